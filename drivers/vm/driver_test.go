@@ -88,7 +88,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	const checksum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	sha512 := "sha512:" + strings.Repeat("0a", 64)
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
-		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold",
+		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold", "terminationGracePeriodSeconds": 120,
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
@@ -115,8 +115,10 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 			{Name: "logs", VolumeClaimTemplate: claim("5Gi", "fast")},
 			{Name: "db", VolumeClaimTemplate: claim("7Gi", "slow"), InitialImage: &vmv1alpha1.InitialImage{URL: "https://example.com/db.img"}},
 		},
-		VMIPs:           []string{"10.77.1.5", "fd00::5/128"},
-		FailureDomain:   "rack-7",
+		VMIPs:                         []string{"10.77.1.5", "fd00::5/128"},
+		FailureDomain:                 "rack-7",
+		TerminationGracePeriodSeconds: 120,
+
 		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}, HostName: "pool-1.a"},
 		KernelBoot: &vmv1alpha1.KernelBoot{

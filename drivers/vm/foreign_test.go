@@ -116,7 +116,7 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"failure domain": {object{"failureDomain": "a"}, codes.AlreadyExists},
 		"role":           {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
 		"another tag":    {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
-		"mutable fields": {object{"migrateStrategy": "Cold", "hypervisorImage": "new"}, codes.OK},
+		"mutable fields": {object{"migrateStrategy": "Cold", "hypervisorImage": "new", "terminationGracePeriodSeconds": 60}, codes.OK},
 	}
 	w := newTestDriver(t, vm.Options{})
 	w.hosts()

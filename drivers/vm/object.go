@@ -47,6 +47,9 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			UUID:                string(uuid.NewUUID()),
 		},
 	}
+	if s.GraceSeconds != nil {
+		vm.Spec.TerminationGracePeriodSeconds = int32(*s.GraceSeconds)
+	}
 	if c.userData != nil {
 		vm.Spec.UserData = &vmv1alpha1.UserData{
 			SecretRef: vmv1alpha1.SecretKeyReference{Name: c.key.Name, Key: userDataKey}, HostName: c.nodeName(),
@@ -68,8 +71,8 @@ func (c call) labels() map[string]string {
 }
 
 // differences returns the fields of the provider specification in which a VM differs from the requested one. It
-// ignores what users may change on an existing VM: hypervisorImage, migrateStrategy, and tags other than the
-// cluster and the role.
+// ignores what users may change on an existing VM: hypervisorImage, migrateStrategy,
+// terminationGracePeriodSeconds, and tags other than the cluster and the role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()
 	var fields []string

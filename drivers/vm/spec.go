@@ -40,6 +40,7 @@ type providerSpec struct {
 	FailureDomain    string                     `json:"failureDomain,omitempty"`
 	Addresses        []string                   `json:"addresses,omitempty"`
 	MigrateStrategy  vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
+	GraceSeconds     *int64                     `json:"terminationGracePeriodSeconds,omitempty"`
 	HypervisorImage  string                     `json:"hypervisorImage,omitempty"`
 }
 
@@ -48,11 +49,15 @@ var specPath = field.NewPath("providerSpec")
 // failureDomainField is the JSON name of providerSpec.FailureDomain.
 const failureDomainField = "failureDomain"
 
+// graceField is the JSON name of providerSpec.GraceSeconds.
+const graceField = "terminationGracePeriodSeconds"
+
 const (
 	maxCPUs         = 255
 	maxRootFsSize   = 65536 // GiB
 	minMemory       = 32 << 20
 	maxMemory       = 16 << 40
+	maxGraceSeconds = 3600
 	maxCommandLine  = 2047 // limit of Linux on x86
 	maxTagLength    = 256  // limit of keys and of values, as with large providers
 	clusterTag      = "kubernetes.io/cluster/"
@@ -162,6 +167,9 @@ func (s *providerSpec) validateNames() field.ErrorList {
 	strategies := []vmv1alpha1.MigrateStrategy{"", vmv1alpha1.MigrateLive, vmv1alpha1.MigrateCold}
 	if !slices.Contains(strategies, s.MigrateStrategy) {
 		errs = append(errs, field.NotSupported(specPath.Child("migrateStrategy"), s.MigrateStrategy, strategies[1:]))
+	}
+	if s.GraceSeconds != nil && (*s.GraceSeconds < 1 || *s.GraceSeconds > maxGraceSeconds) {
+		errs = append(errs, outOfRange(graceField, *s.GraceSeconds, "1 and 3600"))
 	}
 	if strings.ContainsFunc(s.HypervisorImage, isBlank) {
 		errs = append(errs, field.Invalid(specPath.Child("hypervisorImage"), s.HypervisorImage, "must not contain blanks"))

@@ -148,6 +148,8 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		"failure domain": {object{"failureDomain": "a/b"}, codes.InvalidArgument, []string{
 			"providerSpec.failureDomain: Invalid value: \"a/b\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"}},
 		"strategy":   {object{"migrateStrategy": "live"}, codes.InvalidArgument, []string{`providerSpec.migrateStrategy: Unsupported value: "live": supported values: "Live", "Cold"`}},
+		"grace":      {object{"terminationGracePeriodSeconds": 0}, codes.OutOfRange, []string{"providerSpec.terminationGracePeriodSeconds: Invalid value: 0: must be between 1 and 3600"}},
+		"long grace": {object{"terminationGracePeriodSeconds": 3601}, codes.OutOfRange, []string{"providerSpec.terminationGracePeriodSeconds: Invalid value: 3601: must be between 1 and 3600"}},
 		"hypervisor": {object{"hypervisorImage": "a b"}, codes.InvalidArgument, []string{"providerSpec.hypervisorImage: Invalid value: \"a b\": must not contain blanks"}},
 		"unknown": {object{"vmpol": "x", "somethingElse": true}, codes.InvalidArgument, []string{
 			`providerSpec: unknown field "somethingElse"`, `providerSpec: unknown field "vmpol"`}},

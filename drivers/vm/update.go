@@ -16,8 +16,8 @@ import (
 )
 
 // UpdateMachine implements driver.Updater. Changes of migrateStrategy and of tags, except those of the cluster and
-// the role, take effect immediately. Changes of cpus, memory and hypervisorImage take effect when the next
-// hypervisor of the VM starts. All other fields need a new VM.
+// the role, take effect immediately. Changes of cpus, memory, hypervisorImage and
+// terminationGracePeriodSeconds take effect when the next hypervisor of the VM starts. All other fields need a new VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
@@ -62,6 +62,8 @@ func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineRespo
 	atNextStart("cpus", want.Spec.CPUs, vm.Spec.CPUs, func() { next.Spec.CPUs = want.Spec.CPUs })
 	atNextStart("memory", want.Spec.Memory, vm.Spec.Memory, func() { next.Spec.Memory = want.Spec.Memory })
 	atNextStart("hypervisorImage", want.Spec.HypervisorImage, vm.Spec.HypervisorImage, func() { next.Spec.HypervisorImage = want.Spec.HypervisorImage })
+	atNextStart(graceField, want.Spec.TerminationGracePeriodSeconds, vm.Spec.TerminationGracePeriodSeconds,
+		func() { next.Spec.TerminationGracePeriodSeconds = want.Spec.TerminationGracePeriodSeconds })
 	strategy := cmp.Or(want.Spec.MigrateStrategy, vmv1alpha1.MigrateLive)
 	differs("migrateStrategy", strategy, cmp.Or(vm.Spec.MigrateStrategy, vmv1alpha1.MigrateLive), func() { next.Spec.MigrateStrategy = strategy })
 	if c.key.Namespace != c.spec.VMPool {

@@ -30,7 +30,8 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	w.hosts()
 	id := w.mustCreate("m").ProviderID
 	changes := object{
-		"size": "medium", "migrateStrategy": "Cold", "hypervisorImage": "example.com/hypervisor:2", "rootFsSize": 7, "vmPool": "elsewhere",
+		"size": "medium", "migrateStrategy": "Cold", "hypervisorImage": "example.com/hypervisor:2", "terminationGracePeriodSeconds": 60,
+		"rootFsSize": 7, "vmPool": "elsewhere",
 		"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "tier": "gold"},
 	}
 	_, err := w.update("m", id, changes, false)
@@ -38,7 +39,8 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	w.UserWith(t, updateRole)
 
 	want := &driver.UpdateMachineResponse{
-		Updates: []string{"tags", "cpus", "memory", "hypervisorImage", "migrateStrategy"}, AtNextStart: []string{"cpus", "memory", "hypervisorImage"},
+		Updates:      []string{"tags", "cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds", "migrateStrategy"},
+		AtNextStart:  []string{"cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds"},
 		Replacements: []string{"vmPool", "rootFsSize"},
 	}
 	before := w.vms()[0]
@@ -57,6 +59,7 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	delete(expected.Labels, "team")
 	expected.Labels["tier"] = "gold"
 	expected.Spec.CPUs, expected.Spec.HypervisorImage, expected.Spec.MigrateStrategy = 2, "example.com/hypervisor:2", vmv1alpha1.MigrateCold
+	expected.Spec.TerminationGracePeriodSeconds = 60
 	*expected.Spec.Memory = resource.MustParse("2Gi")
 	if diff := cmp.Diff(expected.Labels, now.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)

@@ -97,7 +97,7 @@ const (
 	// DefaultVMMigrationTime is the default of VMMigration.Time.
 	DefaultVMMigrationTime = podspec.DefaultMigrationTime
 	// MinVMMigrationTime is the minimum of VMMigration.Time, which is the time of a shutdown.
-	MinVMMigrationTime = podspec.GracePeriod * time.Second
+	MinVMMigrationTime = podspec.DefaultGracePeriod
 )
 
 // VMGuests configures all VirtualMachines.

@@ -118,6 +118,13 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:default=Live
 	// +optional
 	MigrateStrategy MigrateStrategy `json:"migrateStrategy,omitempty"`
+	// TerminationGracePeriodSeconds is how long the guest may take to shut down, when the VM is deleted or leaves its
+	// host with migrateStrategy Cold, before it is terminated. A longer time applies when the VM's next hypervisor
+	// starts. Defaults to 20.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	// +optional
+	TerminationGracePeriodSeconds int32 `json:"terminationGracePeriodSeconds,omitempty"`
 	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
 	// memory ("Pause").
 	// +kubebuilder:default=Run

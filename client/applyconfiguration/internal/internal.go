@@ -2252,6 +2252,9 @@ var schemaYAML = typed.YAMLObject(`types:
                           elementType:
                             namedType: __untyped_deduced_
                           elementRelationship: separable
+          - name: terminationGracePeriodSeconds
+            type:
+              scalar: numeric
           - name: userData
             type:
               map:

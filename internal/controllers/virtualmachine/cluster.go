@@ -99,7 +99,7 @@ func (c *cluster) deletePods(ctx context.Context, pods []*corev1.Pod) error {
 		if !pod.DeletionTimestamp.IsZero() {
 			continue
 		}
-		err := c.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(podspec.GracePeriod))
+		err := c.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(int64(podspec.GracePeriodOf(pod).Seconds())))
 		if apierror.IgnoreGone(err) != nil {
 			return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
 		}

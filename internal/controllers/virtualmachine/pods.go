@@ -155,7 +155,7 @@ func (p *hypervisorPods) announceDeletion(s *scope) {
 	case pod.DeletionTimestamp.IsZero() && s.vm.Status.Phase == v1alpha1.PhaseRunning && s.vm.Spec.Mode != v1alpha1.ModePause:
 		p.events.Eventf(s.vm, corev1.EventTypeNormal, eventShuttingDown,
 			"The virtual machine is being deleted; shutting down the guest in pod %s, and terminating it if that takes more than %s",
-			pod.Name, podspec.ShutdownTime)
+			pod.Name, podspec.ShutdownTime(s.vm))
 	}
 }
 

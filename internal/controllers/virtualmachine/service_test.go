@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
@@ -173,6 +174,30 @@ func TestRunLease_OfDeletedVM(t *testing.T) {
 	w.must(w.client.Update(t.Context(), claim))
 	w.eventually("the virtual machine is gone", func() bool { return w.gone(&v1alpha1.VirtualMachine{}, "a") })
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// TestRunLease_OfDeletedVMWithLongShutdown checks that the guest of a VM has the time in its spec to shut down, and its
+// hypervisor has more.
+func TestRunLease_OfDeletedVMWithLongShutdown(t *testing.T) {
+	t.Parallel()
+	w := newTestEnv(t)
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) { vm.Spec.TerminationGracePeriodSeconds = 120 })
+	pod := w.awaitPod("a", "")
+	w.schedule(pod)
+	h := w.hypervisor("a", pod, 1)
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	w.awaitReady("a", reasonRunning)
+	w.must(w.client.Delete(t.Context(), w.vm("a")))
+	w.eventually("the pod is being deleted", func() bool { return w.gone(pod, pod.Name) || pod.DeletionTimestamp != nil })
+	if got := ptr.Deref(pod.DeletionGracePeriodSeconds, 0); got != 130 {
+		t.Errorf("the pod has %d s to terminate, want 130", got)
+	}
+	w.awaitEvent("terminating it if that takes more than 2m0s")
+	vm := w.vm("a")
+	if got := authority.ShutdownDeadline(vm).Sub(vm.DeletionTimestamp.Time); got != 130*time.Second {
+		t.Errorf("the hypervisor keeps its authorization for %s, want 2m10s", got)
+	}
 }
 
 // TestMigration_SwitchoverRace checks that exactly one of several concurrent calls succeeds in each round, and that its caller

@@ -159,7 +159,7 @@ type Timing struct {
 	Identity time.Duration
 	// Prepared is how long to wait until the controller confirms that the disks are prepared. The default is 10 s.
 	Prepared time.Duration
-	// Grace is how long a guest may take to shut down. The default is 20 s.
+	// Grace is how long a guest may take to shut down. The default is VMSpec.shutdown_time, or else 20 s.
 	Grace time.Duration
 	// Press is the time between two presses of the power button. A guest that is booting may miss the first one.
 	// The default is 3 s.
@@ -250,7 +250,7 @@ func (c Config) withDefaults() Config {
 	t.FirstResponse = cmp.Or(t.FirstResponse, 10*time.Second)
 	t.Identity = cmp.Or(t.Identity, time.Minute)
 	t.Prepared = cmp.Or(t.Prepared, 10*time.Second)
-	t.Grace = cmp.Or(t.Grace, 20*time.Second)
+	t.Grace = cmp.Or(t.Grace, c.Spec.GetShutdownTime().AsDuration(), 20*time.Second)
 	t.Press = cmp.Or(t.Press, 3*time.Second)
 	t.Command = cmp.Or(t.Command, 30*time.Second)
 	t.Quit = cmp.Or(t.Quit, 2*time.Second)

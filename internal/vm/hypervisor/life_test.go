@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -294,7 +295,9 @@ func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 		takes                time.Duration
 		boots                int
 		buttons              int
+		limit                *durationpb.Duration // VMSpec.shutdown_time
 	}{
+		"guest with more time":          {ignoresButton: true, limit: durationpb.New(50 * time.Second), want: qemu.HostQuit, takes: 50 * time.Second, buttons: 17},
 		"obedient guest":                {want: qemu.GuestShutdown, buttons: 1},
 		"guest that boots":              {boots: 2, want: qemu.GuestShutdown, takes: 6 * time.Second, buttons: 3},
 		"guest that ignores the button": {ignoresButton: true, want: qemu.HostQuit, takes: 20 * time.Second, buttons: 7},
@@ -303,6 +306,7 @@ func TestHypervisor_SIGTERMShutsGuestDown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(w *fixture) {
 				w.machines.IgnorePowerButton, w.machines.Stuck = test.ignoresButton, test.stuck
+				w.config.Spec.ShutdownTime = test.limit
 				p := w.start()
 				w.machine().Boots(test.boots)
 				begin := time.Now()

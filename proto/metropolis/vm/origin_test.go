@@ -38,6 +38,8 @@ var additions = map[string]string{
 	"VMSpec.Firmware.FIRMWARE_BIOS": "0",
 	"VMSpec.Firmware.FIRMWARE_UEFI": "1",
 
+	"VMSpec.shutdown_time": "23 optional google.protobuf.Duration, JSON shutdownTime",
+
 	"DataDisk":               "message",
 	"DataDisk.name":          "1 optional string, JSON name",
 	"DataDisk.path":          "2 optional string, JSON path",

@@ -77,9 +77,9 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 		Mode:            vmv1alpha1.ModePause,
 		LeaseMode:       vmv1alpha1.LeaseFullLeases,
 
-		LeaseDurationSeconds: 30,
-		UUID:                 uuid,
-		UserData:             &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
+		LeaseDurationSeconds: 30, TerminationGracePeriodSeconds: 120,
+		UUID:     uuid,
+		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
 		KernelBoot: &vmv1alpha1.KernelBoot{
 			Kernel:      vmv1alpha1.BootFile{URL: "file:///boot/vmlinuz", Checksum: checksum},
 			Initrd:      &vmv1alpha1.BootFile{URL: "http://example.com/initrd"},
@@ -183,6 +183,8 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 		"UUID in capitals":            {change: func(s *spec) { s.UUID = strings.ToUpper(uuid) }, field: "spec.uuid"},
 		"unknown mode":                {change: func(s *spec) { s.Mode = "Sleep" }, field: "spec.mode"},
 		"a short lease":               {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
+		"no time to shut down":        {change: func(s *spec) { s.TerminationGracePeriodSeconds = -1 }, field: "spec.terminationGracePeriodSeconds"},
+		"hours to shut down":          {change: func(s *spec) { s.TerminationGracePeriodSeconds = 3601 }, field: "spec.terminationGracePeriodSeconds"},
 		"a long lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
 		"unknown lease mode":          {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
 		"unknown migrate strategy":    {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},

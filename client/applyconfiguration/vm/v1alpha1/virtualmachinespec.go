@@ -50,6 +50,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// MigrateStrategy determines how the VM leaves a host: "Live" moves the running guest; "Cold" shuts the
 	// guest down and starts it on another host.
 	MigrateStrategy *vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
+	// TerminationGracePeriodSeconds is how long the guest may take to shut down, when the VM is deleted or leaves its
+	// host with migrateStrategy Cold, before it is terminated. A longer time applies when the VM's next hypervisor
+	// starts. Defaults to 20.
+	TerminationGracePeriodSeconds *int32 `json:"terminationGracePeriodSeconds,omitempty"`
 	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
 	// memory ("Pause").
 	Mode *vmv1alpha1.VirtualMachineMode `json:"mode,omitempty"`
@@ -193,6 +197,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithAntiAffinity(value *AntiAffin
 // If called multiple times, the MigrateStrategy field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithMigrateStrategy(value vmv1alpha1.MigrateStrategy) *VirtualMachineSpecApplyConfiguration {
 	b.MigrateStrategy = &value
+	return b
+}
+
+// WithTerminationGracePeriodSeconds sets the TerminationGracePeriodSeconds field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TerminationGracePeriodSeconds field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithTerminationGracePeriodSeconds(value int32) *VirtualMachineSpecApplyConfiguration {
+	b.TerminationGracePeriodSeconds = &value
 	return b
 }
 

@@ -352,7 +352,7 @@ func (r *Registry) authorize(vm *v1alpha1.VirtualMachine, who *vmpb.HypervisorID
 
 // ShutdownDeadline returns until when the guest of a VM that is being deleted may run.
 func ShutdownDeadline(vm *v1alpha1.VirtualMachine) time.Time {
-	return vm.DeletionTimestamp.Add(podspec.GracePeriod * time.Second)
+	return vm.DeletionTimestamp.Add(podspec.GracePeriod(vm))
 }
 
 // authorize returns the authorization of a process. vm is nil if it does not exist.

@@ -36,10 +36,13 @@ const (
 	annotationSource = "vm.metropolis.monogon.dev/migration-source"
 	// AcceleratorKVM is the value of Settings.Accelerator that disables emulation.
 	AcceleratorKVM = "kvm"
-	// GracePeriod is how long a hypervisor may take to shut its guest down and to terminate, in seconds.
-	GracePeriod = 30
-	// ShutdownTime is how much of GracePeriod the guest has: the default of the hypervisor's Timing.Grace.
-	ShutdownTime = 20 * time.Second
+	// DefaultShutdownTime is how long a guest may take to shut down by default, like the hypervisor's Timing.Grace.
+	DefaultShutdownTime = 20 * time.Second
+	maxShutdownTime     = time.Hour
+	// exitTime is how long a hypervisor may take to terminate in addition to its guest.
+	exitTime = 10 * time.Second
+	// DefaultGracePeriod is the result of GracePeriod by default.
+	DefaultGracePeriod = DefaultShutdownTime + exitTime
 	// tokenSeconds is the lifetime of a Pod's service account token.
 	tokenSeconds = 3600
 )
@@ -159,12 +162,34 @@ func Image(vm *v1alpha1.VirtualMachine, s Settings) string {
 	return cmp.Or(vm.Spec.HypervisorImage, s.Image)
 }
 
-// gracePeriod returns how long the hypervisor of a VM may take to terminate after SIGTERM, in seconds.
-func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) int64 {
-	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold {
-		return GracePeriod
+// ShutdownTime returns how long the guest of a VM may take to shut down.
+func ShutdownTime(vm *v1alpha1.VirtualMachine) time.Duration {
+	seconds := vm.Spec.TerminationGracePeriodSeconds
+	if seconds <= 0 {
+		return DefaultShutdownTime
 	}
-	return max(GracePeriod, int64(cmp.Or(s.Migration.Time, DefaultMigrationTime).Seconds()))
+	return min(time.Duration(seconds)*time.Second, maxShutdownTime)
+}
+
+// GracePeriod returns how long the hypervisor of a VM may take to shut its guest down and to terminate.
+func GracePeriod(vm *v1alpha1.VirtualMachine) time.Duration { return ShutdownTime(vm) + exitTime }
+
+// GracePeriodOf returns how long the hypervisor in a Pod takes at most to shut its guest down and to terminate. It has
+// the time that the spec of the VM contained when the Pod was created.
+func GracePeriodOf(pod *corev1.Pod) time.Duration {
+	spec, err := specOf(pod)
+	if err != nil || spec.GetShutdownTime() == nil {
+		return DefaultGracePeriod
+	}
+	return spec.GetShutdownTime().AsDuration() + exitTime
+}
+
+// gracePeriod returns how long the hypervisor of a VM may take to terminate after SIGTERM, which includes a migration.
+func gracePeriod(vm *v1alpha1.VirtualMachine, s Settings) time.Duration {
+	if vm.Spec.MigrateStrategy == v1alpha1.MigrateCold {
+		return GracePeriod(vm)
+	}
+	return max(DefaultGracePeriod, cmp.Or(s.Migration.Time, DefaultMigrationTime)) - DefaultShutdownTime + ShutdownTime(vm)
 }
 
 // securityContext drops all privileges that hypervisors do not need. The user is that of the image unless Options set

@@ -3,6 +3,7 @@ package podspec
 import (
 	"errors"
 	"flag"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestPods(t *testing.T) {
 		}},
 		"later": {own, func(vm *v1alpha1.VirtualMachine) {
 			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
-			vm.Spec.HypervisorImage, vm.Spec.Firmware = "hypervisor:own", v1alpha1.FirmwareUEFI
+			vm.Spec.HypervisorImage, vm.Spec.Firmware, vm.Spec.TerminationGracePeriodSeconds = "hypervisor:own", v1alpha1.FirmwareUEFI, 120
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
 			vm.Spec.FailureDomain = "rack-7"
 		}},
@@ -121,21 +122,27 @@ func TestGracePeriod(t *testing.T) {
 		strategy v1alpha1.MigrateStrategy
 		lease    *v1alpha1.VirtualMachineLease
 		time     time.Duration
-		want     int64
+		shutdown int32
+		want     time.Duration
 	}{
-		"default":                {v1alpha1.MigrateLive, nil, 0, 900},
-		"with a lease":           {v1alpha1.MigrateLive, leased, 0, 900},
-		"set":                    {v1alpha1.MigrateLive, leased, time.Hour, 3600},
-		"less than a shutdown":   {v1alpha1.MigrateLive, nil, time.Second, GracePeriod},
-		"shut down":              {v1alpha1.MigrateCold, nil, time.Hour, GracePeriod},
-		"shut down with a lease": {v1alpha1.MigrateCold, leased, time.Hour, GracePeriod},
+		"default":                  {v1alpha1.MigrateLive, nil, 0, 0, 15 * time.Minute},
+		"with a lease":             {v1alpha1.MigrateLive, leased, 0, 0, 15 * time.Minute},
+		"set":                      {v1alpha1.MigrateLive, leased, time.Hour, 0, time.Hour},
+		"less than a shutdown":     {v1alpha1.MigrateLive, nil, time.Second, 0, 30 * time.Second},
+		"shut down":                {v1alpha1.MigrateCold, nil, time.Hour, 0, 30 * time.Second},
+		"shut down with a lease":   {v1alpha1.MigrateCold, leased, time.Hour, 0, 30 * time.Second},
+		"long shutdown":            {v1alpha1.MigrateCold, nil, time.Hour, 300, 310 * time.Second},
+		"short shutdown":           {v1alpha1.MigrateCold, nil, time.Hour, 1, 11 * time.Second},
+		"migration, long shutdown": {v1alpha1.MigrateLive, nil, 0, 300, 15*time.Minute + 280*time.Second},
+		"invalid, too long":        {v1alpha1.MigrateCold, nil, 0, math.MaxInt32, time.Hour + 10*time.Second},
+		"invalid, negative":        {v1alpha1.MigrateCold, nil, 0, -1, 30 * time.Second},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			vm := fixture.VirtualMachine()
-			vm.Spec.MigrateStrategy, vm.Status.Lease = c.strategy, c.lease
+			vm.Spec.MigrateStrategy, vm.Spec.TerminationGracePeriodSeconds, vm.Status.Lease = c.strategy, c.shutdown, c.lease
 			if got := gracePeriod(vm, Settings{Migration: Migration{Time: c.time}}); got != c.want {
-				t.Errorf("%d seconds, want %d", got, c.want)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}

@@ -2,7 +2,6 @@ package podspec
 
 import (
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +26,8 @@ func DiskServer(vm *v1alpha1.VirtualMachine, holder *corev1.Pod, s Settings) (*c
 	s.Accelerator, s.Networks, s.HostPorts, s.Migration = "", nil, nil, Migration{}
 	s.Options.KVMResource, s.Options.KVMDevice = "", ""
 	spec := vmSpec(vm, s)
-	spec.PodName, spec.Address, spec.Grace = vm.Status.DiskServer.PodName, nil, durationpb.New(GracePeriod*time.Second)
+	spec.PodName, spec.Address, spec.Grace = vm.Status.DiskServer.PodName, nil, durationpb.New(DefaultGracePeriod)
+	spec.ShutdownTime = nil
 	spec.LeaseMode, spec.LeaseDuration = vmpb.LeaseMode_LM_STORAGE_LOCKING, nil
 	if holder != nil {
 		has, err := specOf(holder)

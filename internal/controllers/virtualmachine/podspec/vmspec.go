@@ -40,10 +40,13 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 		PodName:            vm.Status.ActivePodName,
 		RootDiskPath:       vmpb.RootDiskPath,
 		RootDiskExists:     hasDisk(vm),
-		Grace:              durationpb.New(time.Duration(gracePeriod(vm, s)) * time.Second),
+		Grace:              durationpb.New(gracePeriod(vm, s)),
 		Resources: &vmpb.Resources{
 			Cpus: uint32(guestCPUs(&vm.Spec)), MemoryBytes: uint64(max(0, GuestMemory(&vm.Spec, s))),
 		},
+	}
+	if limit := ShutdownTime(vm); limit != DefaultShutdownTime {
+		spec.ShutdownTime = durationpb.New(limit)
 	}
 	if granted := vm.Status.Lease; granted != nil {
 		spec.LeaseMode = vmpb.LeaseMode_LM_FULL_LEASES

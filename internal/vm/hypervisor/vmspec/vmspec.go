@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -91,7 +92,7 @@ var (
 // Check validates a VMSpec. It returns the same errors as Parse.
 func Check(spec *vmpb.VMSpec) error {
 	for _, check := range []func(*vmpb.VMSpec) *Error{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkKernel, checkFirmware, checkFiles, checkDataDisks, checkServed, checkShared,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkShutdown, checkKernel, checkFirmware, checkFiles, checkDataDisks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -226,6 +227,22 @@ func checkGuest(spec *vmpb.VMSpec) *Error {
 	memory := spec.GetResources().GetMemoryBytes()
 	if memory != 0 && (memory < minMemoryBytes || memory > maxMemoryBytes) {
 		return &Error{"resources.memory_bytes", fmt.Sprintf("%d is not between 1 MiB and 64 TiB", memory)}
+	}
+	return nil
+}
+
+// Limits of VMSpec.shutdown_time.
+const (
+	minShutdownTime = time.Second
+	maxShutdownTime = time.Hour
+)
+
+func checkShutdown(spec *vmpb.VMSpec) *Error {
+	if spec.GetShutdownTime() == nil {
+		return nil
+	}
+	if limit := spec.GetShutdownTime().AsDuration(); limit < minShutdownTime || limit > maxShutdownTime {
+		return &Error{"shutdown_time", fmt.Sprintf("%s is not between %s and %s", limit, minShutdownTime, maxShutdownTime)}
 	}
 	return nil
 }

@@ -153,6 +153,8 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"kernel's checksum":       {"kernel_boot.kernel.checksum", func(s *vmpb.VMSpec) { s.KernelBoot.Kernel.Checksum = "x" }},
 		"initrd without URL":      {"kernel_boot.initrd.url", func(s *vmpb.VMSpec) { s.KernelBoot.Initrd.Url = "" }},
 		"NUL in the command line": {"kernel_boot.command_line", func(s *vmpb.VMSpec) { s.KernelBoot.CommandLine = "a\x00b" }},
+		"no time to shut down":    {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(0) }},
+		"days to shut down":       {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(48 * time.Hour) }},
 		"unknown firmware":        {"firmware", func(s *vmpb.VMSpec) { s.Firmware = 9 }},
 		"UEFI with a kernel":      {"firmware", func(s *vmpb.VMSpec) { s.Firmware = vmpb.VMSpec_FIRMWARE_UEFI }},
 		"UEFI with little memory": {"resources.memory_bytes", func(s *vmpb.VMSpec) {
