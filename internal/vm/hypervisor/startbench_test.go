@@ -131,11 +131,11 @@ func startedOurs(t *testing.T, url string, size uint64, content []byte) (took ti
 		}
 		begun = time.Now()
 	})
-	first, ok := <-m.firstOutputs()
-	if !ok {
+	console := m.counts()
+	if _, found := console.line(); !found {
 		t.Fatal("the guest did not print anything")
 	}
-	return first.Sub(begun), proportional(t, m.process.PID())
+	return console.at.Sub(begun), proportional(t, m.process.PID())
 }
 
 // proportional returns the memory of a process in bytes. Shared pages count proportionally (PSS).
