@@ -27,8 +27,9 @@ type Options struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Check determines the health of a server through a connection, which is then closed. Defaults to Readyz.
 	Check func(ctx context.Context, conn net.Conn) (Health, error)
-	// MaxConnections is the maximum number of connections, and MaxPerClient the maximum per client address.
-	// Further connections are closed immediately. They default to 4096 and 1024.
+	// MaxConnections is the maximum number of connections, and MaxPerClient the maximum per client address. Without
+	// capacity for a new connection, the oldest one of the client with the most connections is closed, or the new
+	// one if its client has as many. Silent clients do not count. They default to 4096 and 1024.
 	MaxConnections, MaxPerClient int
 	// Capacity limits the connections of several Balancers together. If nil, only the other limits apply.
 	Capacity *Capacity
@@ -45,8 +46,9 @@ const (
 	failures = 3
 	// dialLimit is how long a server may take to accept a connection before the next server is tried.
 	dialLimit = 5 * time.Second
-	// helloLimit is how long a client may be silent at the beginning. In TLS, the client sends first.
-	helloLimit = 10 * time.Second
+	// maxSilent is the maximum number of clients that have not sent anything yet, each of which may be silent for
+	// connlimit.HandshakeTimeout. In TLS, the client sends first.
+	maxSilent = 1024
 	// halfClosedLimit is how long one direction may outlive the other.
 	halfClosedLimit = time.Minute
 	// acceptPause is the delay before connections are accepted again after a failure, for example a lack of
@@ -58,6 +60,8 @@ const (
 type Balancer struct {
 	opts Options
 	open *connlimit.Counter
+	// established are the connections whose clients have sent something.
+	established *connlimit.Pool
 	// reserved is the share of the Capacity.
 	reserved reservation
 	// now and refused are the numbers of connections for Stats.
@@ -84,7 +88,8 @@ func New(opts Options) *Balancer {
 	}
 	return &Balancer{
 		opts: opts, open: connlimit.NewCounter(opts.MaxConnections, opts.MaxPerClient), reserved: opts.Capacity.reserve(),
-		servers: map[string]*server{},
+		established: connlimit.NewUnlimitedPool(),
+		servers:     map[string]*server{},
 	}
 }
 
@@ -129,7 +134,7 @@ type Stats struct {
 	Servers map[Health]int
 	// Connections is the number of open client connections.
 	Connections int
-	// Refused is the number of connections that were closed immediately because there were too many.
+	// Refused is the number of connections that were closed because there were too many.
 	Refused uint64
 }
 
@@ -155,8 +160,9 @@ func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 		connections.Wait()
 		b.checks.Wait()
 	}()
+	bounded := connlimit.Listen(listener, maxSilent)
 	for {
-		client, err := listener.Accept()
+		client, err := bounded.Accept()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -167,18 +173,7 @@ func (b *Balancer) Serve(ctx context.Context, listener net.Listener) error {
 			pause(ctx, acceptPause)
 			continue
 		}
-		release, ok := b.admit(connlimit.OriginOf(client.RemoteAddr()))
-		if !ok {
-			b.refused.Add(1)
-			_ = client.Close()
-			continue
-		}
-		b.now.Add(1)
-		connections.Go(func() {
-			defer release()
-			defer b.now.Add(-1)
-			b.forward(ctx, client)
-		})
+		connections.Go(func() { b.serve(ctx, client) })
 	}
 }
 

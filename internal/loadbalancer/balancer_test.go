@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -235,7 +236,7 @@ func TestBalancer_SilentClientOpensNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalanced(t, Options{}, "a")
 		client := b.connects()
-		time.Sleep(helloLimit - time.Second)
+		time.Sleep(connlimit.HandshakeTimeout - time.Second)
 		client.isOpen(true)
 		if open := b.servers["a"].Open(); open != 0 {
 			t.Errorf("the server has %d connections", open)
@@ -258,7 +259,8 @@ func TestBalancer_LimitsConnections(t *testing.T) {
 				b := newBalanced(t, opts, "a")
 				first := b.connects()
 				first.isWith("a")
-				b.connects() // idle, but counted
+				b.connects() // silent, so it does not count
+				b.connects().isWith("a")
 				b.connects().isWith("")
 				_ = first.Close()
 				synctest.Wait()
@@ -271,12 +273,12 @@ func TestBalancer_LimitsConnections(t *testing.T) {
 // Clients of one endpoint cannot use the connections of another one, even if there are many of them.
 func TestBalancer_HasShareOfTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		total := NewCapacity(16, 2) // two shares of 4, and 8 for all, of which a client may use 2
+		total := NewCapacity(16, 2) // two shares of 4, and 8 for all
 		flooded, other := newBalanced(t, Options{Capacity: total}, "a"), newBalanced(t, Options{Capacity: total}, "a")
-		for range 6 {
+		for range 12 {
 			flooded.connects().isWith("a")
 		}
-		flooded.connects().isWith("") // the client has used its part of the common capacity
+		flooded.connects().isWith("") // the client has used all but the share of the other endpoint
 		first := other.connects()
 		first.isWith("a")
 		for range 3 {
@@ -292,13 +294,59 @@ func TestBalancer_HasShareOfTotal(t *testing.T) {
 	})
 }
 
+// addressed is a connection of a client with an address.
+type addressed struct {
+	net.Conn
+	from net.IP
+	ends func()
+}
+
+func (a addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from} }
+func (a addressed) Close() error         { a.ends(); return nil }
+
+// Clients with many connections, from several addresses, do not keep out others, and those with few connections stay.
+func TestBalancer_SharesCapacityBetweenClients(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"of the endpoint": {MaxConnections: 9, MaxPerClient: 4},
+		"of all":          {MaxConnections: 99, MaxPerClient: 4, Capacity: NewCapacity(9, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := New(opts)
+			open := map[byte]int{}
+			connect := func(from byte) bool {
+				_, ok := b.admit(addressed{from: net.IPv4(192, 0, 2, from), ends: func() { open[from]-- }})
+				if ok {
+					open[from]++
+				}
+				return ok
+			}
+			connect(1)
+			for range 9 {
+				connect(8)
+				connect(9)
+			}
+			if !connect(2) || !connect(3) || !connect(2) {
+				t.Error("a client has no connection")
+			}
+			if want := map[byte]int{1: 1, 2: 2, 3: 1, 8: 2, 9: 3}; !maps.Equal(open, want) {
+				t.Errorf("clients have %v connections, want %v", open, want)
+			}
+			if connect(9) || open[1] != 1 {
+				t.Error("a client with many connections displaced others")
+			}
+			if b.Stats().Refused == 0 {
+				t.Error("no connection counts as refused")
+			}
+		})
+	}
+}
+
 func TestCapacity_LimitsTotal(t *testing.T) {
 	total := NewCapacity(16, 2)
 	flooded, other := total.reserve(), total.reserve()
 	var releases []func()
-	for i := range 100 {
-		origin := connlimit.OriginOf(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(i)), Port: 1})
-		if release, ok := flooded.take(origin); ok {
+	for range 100 {
+		if release, ok := flooded.take(); ok {
 			releases = append(releases, release)
 		}
 	}
@@ -306,7 +354,7 @@ func TestCapacity_LimitsTotal(t *testing.T) {
 		t.Errorf("one endpoint has %d connections, want its share of 4 and all 8 that are common", len(releases))
 	}
 	for range 100 {
-		if release, ok := other.take(connlimit.Origin{}); ok {
+		if release, ok := other.take(); ok {
 			releases = append(releases, release)
 		}
 	}
@@ -316,7 +364,7 @@ func TestCapacity_LimitsTotal(t *testing.T) {
 	for _, release := range releases {
 		release()
 	}
-	if _, ok := other.take(connlimit.Origin{}); !ok {
+	if _, ok := other.take(); !ok {
 		t.Error("released connections are not available again")
 	}
 }

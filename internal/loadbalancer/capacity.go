@@ -1,6 +1,8 @@
 package loadbalancer
 
 import (
+	"net"
+
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
@@ -11,15 +13,12 @@ type Capacity struct {
 	common *connlimit.Counter
 }
 
-// minClients is the minimum number of clients that fill the common capacity.
-const minClients = 4
-
 // NewCapacity returns the capacity for a total number of connections. Half of it is divided among the Balancers, whose
 // maximum number is given.
 func NewCapacity(total, balancers int) *Capacity {
 	share := total / 2 / balancers
 	common := total - share*balancers
-	return &Capacity{share: share, common: connlimit.NewCounter(common, (common+minClients-1)/minClients)}
+	return &Capacity{share: share, common: connlimit.NewCounter(common, common)}
 }
 
 // reservation is the share of a Balancer.
@@ -33,25 +32,47 @@ func (c *Capacity) reserve() reservation {
 }
 
 // take counts a connection of a client until release. It returns false if there is no capacity.
-func (r reservation) take(client connlimit.Origin) (release func(), ok bool) {
+func (r reservation) take() (release func(), ok bool) {
 	if release, ok = r.own.Take(struct{}{}); ok {
 		return release, true
 	}
-	return r.common.Take(client)
+	return r.common.Take(struct{}{})
 }
 
-// admit counts a connection of a client until release. It returns false if that exceeds a limit.
-func (b *Balancer) admit(client connlimit.Origin) (release func(), ok bool) {
+// admit counts a connection until release. If there is no capacity, it closes the oldest connection of the client with
+// the most connections, unless this client then had more. It returns false if there still is none.
+func (b *Balancer) admit(client net.Conn) (release func(), ok bool) {
+	from := connlimit.OriginOf(client.RemoteAddr())
+	free, ok := b.take(from)
+	if !ok && b.established.Displace(from) {
+		b.refused.Add(1)
+		free, ok = b.take(from)
+	}
+	if !ok {
+		return nil, false
+	}
+	leave := b.established.Add(from, func() {
+		free()
+		_ = client.Close()
+	})
+	return func() {
+		leave()
+		free()
+	}, true
+}
+
+// take counts a connection of a client until release. It returns false if that exceeds a limit.
+func (b *Balancer) take(client connlimit.Origin) (release func(), ok bool) {
 	leave, ok := b.open.Take(client)
 	if !ok {
 		return nil, false
 	}
-	free, ok := b.reserved.take(client)
+	free, ok := b.reserved.take()
 	if !ok {
 		leave()
 		return nil, false
 	}
-	return func() {
+	return func() { // may be called repeatedly, like both of these
 		free()
 		leave()
 	}, true

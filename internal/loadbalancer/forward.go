@@ -6,18 +6,35 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// forward connects a client with a server until one of them closes the connection. Without a server, the client
-// is disconnected; clients of API servers then retry.
-func (b *Balancer) forward(ctx context.Context, client net.Conn) {
+// serve forwards a new connection if there is capacity. A silent client uses none, and no connection to a server.
+func (b *Balancer) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
 	stop := context.AfterFunc(ctx, func() { _ = client.Close() })
 	defer stop()
-	hello, err := readHello(client)
+	hello := make([]byte, 4<<10)
+	n, err := client.Read(hello)
 	if err != nil {
 		return
 	}
+	release, ok := b.admit(client)
+	if !ok {
+		b.refused.Add(1)
+		return
+	}
+	defer release()
+	connlimit.Known(client) // it counts as established
+	b.now.Add(1)
+	defer b.now.Add(-1)
+	b.forward(ctx, connlimit.Unwrap(client), hello[:n])
+}
+
+// forward connects a client with a server until one of them closes the connection. Without a server, the client
+// is disconnected; clients of API servers then retry. hello is what the client has sent so far.
+func (b *Balancer) forward(ctx context.Context, client net.Conn, hello []byte) {
 	server, release := b.connect(ctx)
 	if server == nil {
 		return
@@ -27,19 +44,6 @@ func (b *Balancer) forward(ctx context.Context, client net.Conn) {
 		return
 	}
 	join(client, server)
-}
-
-// readHello reads the first data of a client, so that a silent client does not use a connection to a server.
-func readHello(client net.Conn) ([]byte, error) {
-	if err := client.SetReadDeadline(time.Now().Add(helloLimit)); err != nil {
-		return nil, err
-	}
-	hello := make([]byte, 4<<10)
-	n, err := client.Read(hello)
-	if err != nil {
-		return nil, err
-	}
-	return hello[:n], client.SetReadDeadline(time.Time{})
 }
 
 // join copies in both directions until both are closed, one has failed, or one has outlived the other for too

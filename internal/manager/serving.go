@@ -59,12 +59,9 @@ const (
 	missingPort    = "opening the port for hypervisors"
 )
 
-// maxClients and maxClientsPerAddress limit the connections to the pages, which anyone who reaches the port can
-// open. Without limits, they could exhaust the file descriptors of this process.
-const (
-	maxClients           = 1024
-	maxClientsPerAddress = 128
-)
+// maxClients limits the connections to the pages, which anyone who reaches the port can open. Without a limit, they
+// could exhaust the file descriptors of this process.
+const maxClients = 512
 
 // serve serves until the returned function is called.
 func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) {
@@ -78,9 +75,9 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 		return nil, nil, fmt.Errorf("serving: %w", err)
 	}
 	// The timeouts are those of controller-runtime.
-	server := &http.Server{Handler: s.mux(), IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
+	server := &http.Server{Handler: s.mux(), ConnState: connlimit.AnonymousHTTP, IdleTimeout: 90 * time.Second, ReadHeaderTimeout: 32 * time.Second}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(connlimit.Listen(listener, maxClients, maxClientsPerAddress)) }()
+	go func() { ended <- server.Serve(connlimit.Listen(listener, maxClients)) }()
 	return s, func() {
 		_ = server.Close() // the listener is closed in any case
 		<-ended

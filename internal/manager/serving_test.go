@@ -68,7 +68,7 @@ func TestPages_LimitConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	flood.Past(t, reserved.Addr().String(), maxClientsPerAddress)
+	flood.Past(t, reserved.Addr().String(), maxClients)
 	response, err := http.Get("http://" + reserved.Addr().String() + "/healthz")
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Errorf("for another address: %v, %v", response, err)

@@ -24,9 +24,8 @@ import (
 // Limits for the port of the webhooks. Anyone who reaches the port can use it, because API servers do not authenticate
 // themselves by default, and neither does Cluster API.
 const (
-	// maxWebhookClients and maxWebhookClientsPerAddress limit connections. Each API server has one or two.
-	maxWebhookClients           = 256
-	maxWebhookClientsPerAddress = 64
+	// maxWebhookClients limits connections. Each API server has one or two.
+	maxWebhookClients = 256
 	// maxWebhookStreams limits the concurrent requests of a connection.
 	maxWebhookStreams = 64
 	// maxWebhookHeaders limits the size of headers, in bytes.
@@ -75,7 +74,7 @@ func (s *webhookServer) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving webhooks: %w", err)
 	}
-	bounded := connlimit.Listen(listener, maxWebhookClients, maxWebhookClientsPerAddress)
+	bounded := connlimit.Listen(listener, maxWebhookClients)
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, GetCertificate: certificate.GetCertificate}
 	if s.cfg.HookClientCAs != "" {
 		// Not all clients of this port have a certificate. The handler of the hooks verifies it.
@@ -98,6 +97,7 @@ func (s *webhookServer) serve(ctx context.Context, listener net.Listener) error 
 		Handler:           connlimit.Bodies(limitDecoding(s.WebhookMux()), longestReview, maxWebhookBytes, maxWebhookBytesPerAddress),
 		ReadHeaderTimeout: webhookHeaderTime, ReadTimeout: webhookReadTime, WriteTimeout: webhookWriteTime, IdleTimeout: webhookIdleTime,
 		MaxHeaderBytes: maxWebhookHeaders,
+		ConnState:      connlimit.AnonymousHTTP,
 		// Anyone can cause failed handshakes, so they are logged only with higher verbosity.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(ctrl.Log.WithName("webhooks").V(1)), slog.LevelInfo),
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: maxWebhookStreams},

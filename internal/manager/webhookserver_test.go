@@ -77,7 +77,7 @@ func TestWebhooks_LimitConnections(t *testing.T) {
 	g := gomega.NewWithT(t)
 	g.Eventually(func() (int, error) { return ask(us, "/quick", 1) }).WithTimeout(env.WaitTimeout).Should(gomega.Equal(http.StatusOK))
 
-	flood.Past(t, address, maxWebhookClientsPerAddress)
+	flood.Past(t, address, maxWebhookClients)
 	for range maxWebhookBytesPerAddress / longestReview {
 		go func() { _, _ = ask(stranger, "/slow", longestReview) }()
 		<-came

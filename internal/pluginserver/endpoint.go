@@ -2,6 +2,7 @@ package pluginserver
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -23,13 +24,18 @@ type Endpoint struct {
 	credentials credentials.TransportCredentials
 }
 
-// maxConnections limits the connections of an endpoint, including those in the handshake. maxPerAddress limits
-// those of one address, so that one client cannot exhaust the limit.
-const maxConnections, maxPerAddress = 256, 64
+// maxAnonymous limits the connections of an endpoint whose clients have no certificate, and those in the handshake.
+const maxAnonymous = 256
 
-// bounded returns an endpoint that immediately closes connections that exceed the limits.
-func bounded(listener net.Listener, perAddress int, credentials credentials.TransportCredentials) *Endpoint {
-	return &Endpoint{listener: connlimit.Listen(listener, maxConnections, perAddress), credentials: credentials}
+// maxPerPeer limits the connections with one certificate. A driver has one, but may connect again before the server has
+// noticed that the last connection is gone.
+const maxPerPeer = 16
+
+// bounded returns an endpoint with limits.
+func bounded(listener net.Listener, inner credentials.TransportCredentials) *Endpoint {
+	name := func(info credentials.TLSInfo) any { return sha256.Sum256(info.State.VerifiedChains[0][0].Raw) }
+	peers := connlimit.NewCounter(maxKinds*maxPerPeer, maxPerPeer)
+	return &Endpoint{connlimit.Listen(listener, maxAnonymous), connlimit.PeerCredentials(inner, peers, name)}
 }
 
 // String returns the address for logs.
@@ -57,7 +63,7 @@ func Socket(path string) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bounded(listener, maxConnections, insecure.NewCredentials()), nil
+	return bounded(listener, insecure.NewCredentials()), nil
 }
 
 func removeStale(path string) error {
@@ -93,7 +99,7 @@ func TLS(address string, files plugin.Files) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bounded(listener, maxPerAddress, credentials.NewTLS(config)), nil
+	return bounded(listener, credentials.NewTLS(config)), nil
 }
 
 // ErrNotLoopback is returned by Loopback for addresses that are not loopback addresses.
@@ -121,5 +127,5 @@ func Loopback(address string) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bounded(listener, maxPerAddress, insecure.NewCredentials()), nil
+	return bounded(listener, insecure.NewCredentials()), nil
 }

@@ -1,21 +1,27 @@
 package pluginserver
 
 import (
+	"errors"
 	"net"
+	"os"
 	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// TestEndpoint_LimitsConnectionsPerAddress: connections over the limit of an address are closed immediately, and other
-// addresses may still connect.
+// TestEndpoint_LimitsConnectionsPerAddress: the connections of an address over the limit are closed in favor of later
+// ones, and not those of another address.
 func TestEndpoint_LimitsConnectionsPerAddress(t *testing.T) {
 	endpoint, err := Loopback("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = endpoint.Close() })
-	accepted := make(chan net.Conn, maxConnections)
+	accepted := make(chan net.Conn, maxAnonymous)
 	go func() {
 		for conn, err := endpoint.listener.Accept(); err == nil; conn, err = endpoint.listener.Accept() {
+			connlimit.Anonymous(conn) // as after the handshake
 			accepted <- conn
 		}
 	}()
@@ -29,13 +35,21 @@ func TestEndpoint_LimitsConnectionsPerAddress(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
-	for range maxPerAddress {
+	driver := dial("127.0.0.2")
+	<-accepted
+	first := dial("127.0.0.1")
+	<-accepted
+	for range maxAnonymous - 1 {
 		dial("127.0.0.1")
 		<-accepted
 	}
-	if _, err := dial("127.0.0.1").Read(make([]byte, 1)); err == nil {
-		t.Error("a connection over the limit of its address continues")
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection over the limit continues")
 	}
-	dial("127.0.0.2")
-	<-accepted
+	if err := driver.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection of another address: %v", err)
+	}
 }

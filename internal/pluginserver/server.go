@@ -44,9 +44,6 @@ type Options struct {
 // maxKinds is the maximum number of kinds of drivers.
 const maxKinds = 64
 
-// setupTimeout is how long the setup of a connection may take.
-const setupTimeout = 10 * time.Second
-
 // Server is the manager's side of the protocol. Create one with [New].
 type Server struct {
 	driverpb.UnimplementedInfraServer
@@ -88,7 +85,7 @@ func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
 
 func serverOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ConnectionTimeout(setupTimeout),
+		grpc.ConnectionTimeout(connlimit.HandshakeTimeout),
 		grpc.MaxRecvMsgSize(driverpb.MaxMessage),
 		connlimit.Messages(driverpb.MaxFields),
 		grpc.MaxHeaderListSize(driverpb.MaxHeaders),

@@ -127,12 +127,8 @@ func read(ctx context.Context, from cache.Cache, kinds ...client.Object) error {
 	return nil
 }
 
-// Limits for connections during the TLS handshake, because anyone on the network can open them.
-const (
-	maxAnonymous           = 256
-	maxAnonymousPerAddress = 64
-	handshakeTime          = 10 * time.Second
-)
+// maxAnonymous limits connections during the TLS handshake, because anyone on the network can open them.
+const maxAnonymous = 256
 
 // Limits for the calls of a connection. The longest requests contain labels and annotations of many nodes.
 const (
@@ -149,7 +145,7 @@ const (
 const shutdown = 10 * time.Second
 
 func (r *Runner) serve(ctx context.Context, service *Service) error {
-	server := grpc.NewServer(grpc.Creds(connlimit.Credentials(r.Credentials)), grpc.ConnectionTimeout(handshakeTime), grpc.UnaryInterceptor(r.log),
+	server := grpc.NewServer(grpc.Creds(connlimit.Credentials(r.Credentials)), grpc.ConnectionTimeout(connlimit.HandshakeTimeout), grpc.UnaryInterceptor(r.log),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders), grpc.MaxConcurrentStreams(maxStreams), connlimit.Messages(maxFields))
 	autoscalerpb.RegisterCloudProviderServer(server, service)
 	ended := make(chan struct{})
@@ -162,7 +158,7 @@ func (r *Runner) serve(ctx context.Context, service *Service) error {
 	})
 	r.ready.Store(true)
 	r.Log.Info("Serving the autoscaler", "address", r.Listener.Addr().String(), "namespace", r.Namespace)
-	err := server.Serve(connlimit.Listen(r.Listener, maxAnonymous, maxAnonymousPerAddress))
+	err := server.Serve(connlimit.Listen(r.Listener, maxAnonymous))
 	if stop() { // Serve failed without a shutdown
 		close(ended)
 	}

@@ -129,7 +129,7 @@ func TestService_IdleClientsDoNotBlockPort(t *testing.T) {
 	ended := make(chan error, 1)
 	runner := &Runner{Config: Config{Listener: listener, Credentials: credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13})}}
 	go func() { ended <- runner.serve(ctx, service) }()
-	flood.Past(t, listener.Addr().String(), maxAnonymousPerAddress)
+	flood.Past(t, listener.Addr().String(), maxAnonymous)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -68,7 +68,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.ports, "ports", "16500-16599", "first and last port of the endpoints, one for each cluster")
 	set.IntVar(&c.MaxPerNamespace, "max-ports-per-namespace", 10, "maximum number of ports for the MillwrightClusters of one namespace, including those with a given endpoint; 0 for no limit; if lowered, the newest MillwrightClusters above the limit lose their ports at the next start")
 	set.StringVar(&f.via, "via", "", `Unix socket through which to connect to machines by HTTP CONNECT, such as egress.sock in the directory of "millwright up --guest full"; empty to connect directly`)
-	set.IntVar(&c.MaxConnections, "max-connections", 4096, "maximum number of connections per endpoint; further connections are closed immediately")
+	set.IntVar(&c.MaxConnections, "max-connections", 4096, "maximum number of connections per endpoint; without capacity for a new connection, the oldest one of the client with the most connections is closed")
 	set.IntVar(&c.MaxPerClient, "max-connections-per-client", 1024, "maximum number of connections per endpoint from one IPv4 address or IPv6 /64; machines behind one gateway share an address")
 	set.IntVar(&c.MaxTotalConnections, "max-total-connections", 16384, "maximum number of connections to all endpoints together; half of them are divided among --ports, so that each endpoint has a guaranteed share")
 	set.StringVar(&f.healthAddress, "health-address", "", "host:port on which to serve /healthz, /livez, /metrics, /configz and /readyz, which returns 200 once the ports are open; empty to disable")

@@ -11,11 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
 
-// maxClients and maxClientsPerAddress limit the connections, since anyone who can reach the port can open them.
-const (
-	maxClients           = 256
-	maxClientsPerAddress = 64
-)
+// maxClients limits the connections, since anyone who can reach the port can open them.
+const maxClients = 256
 
 // Server serves the probes /healthz, which succeeds while the process lives, and /readyz, which succeeds while
 // it is ready.
@@ -41,7 +38,8 @@ func Listen(ctx context.Context, address string, ready func() error) (*Server, e
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	return &Server{connlimit.Listen(listener, maxClients, maxClientsPerAddress), &http.Server{Handler: probes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}}, nil
+	server := &http.Server{Handler: probes, ConnState: connlimit.AnonymousHTTP, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	return &Server{connlimit.Listen(listener, maxClients), server}, nil
 }
 
 // Serve serves until the context is done.

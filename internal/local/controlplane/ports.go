@@ -218,11 +218,11 @@ func ServeFiles(ctx context.Context, dir string, port int) (<-chan error, error)
 	if err != nil {
 		return nil, errors.Join(&PortTakenError{Port: port, PID: proc.Listener(port)}, err)
 	}
-	server := &http.Server{Handler: filesOf(dir), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: filesOf(dir), ConnState: connlimit.AnonymousHTTP, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() { server.Close() }) // clients retry downloads
 	served := make(chan error, 1)
 	go func() {
-		err := server.Serve(connlimit.Listen(listener, maxDownloads, maxDownloads))
+		err := server.Serve(connlimit.Listen(listener, maxDownloads))
 		if errors.Is(err, http.ErrServerClosed) {
 			err = nil
 		} else {

@@ -232,18 +232,24 @@ func requestedKey(csrDER []byte) (crypto.PublicKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRequest, err)
 	}
+	// Check the kind of key first, because others can be expensive to verify.
+	if !isSupported(request.PublicKey) {
+		return nil, fmt.Errorf("%w: the key must be ECDSA on P-256 or P-384, or Ed25519", ErrBadRequest)
+	}
 	if err := request.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRequest, err)
 	}
-	switch public := request.PublicKey.(type) {
+	return request.PublicKey, nil
+}
+
+func isSupported(key crypto.PublicKey) bool {
+	switch public := key.(type) {
 	case *ecdsa.PublicKey:
-		if public.Curve == elliptic.P256() || public.Curve == elliptic.P384() {
-			return public, nil
-		}
+		return public.Curve == elliptic.P256() || public.Curve == elliptic.P384()
 	case ed25519.PublicKey:
-		return public, nil
+		return true
 	}
-	return nil, fmt.Errorf("%w: the key must be ECDSA on P-256 or P-384, or Ed25519", ErrBadRequest)
+	return false
 }
 
 // parseCertificates parses one or more CA certificates in PEM form.

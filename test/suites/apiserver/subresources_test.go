@@ -221,7 +221,7 @@ func (w *world) strangers() {
 		}
 		_ = conn.Close()
 	}
-	flood.Past(w.t, w.address, 64)
+	flood.Past(w.t, w.address, 256)
 	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "log"), ""); code != http.StatusOK {
 		w.t.Errorf("the log for who comes from elsewhere: %d %s", code, body)
 	}

@@ -1,7 +1,8 @@
-// Package flood opens the connections of a client that never identifies itself.
+// Package flood opens the connections of clients that never identify themselves.
 package flood
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,33 +11,67 @@ import (
 	"time"
 )
 
-// waitTimeout limits operations that take milliseconds, or the duration of an unlimited handshake.
+// waitTimeout limits operations that take milliseconds.
 const waitTimeout = 3 * time.Minute
 
-// Past opens more connections to a port of 127.0.0.1 than an address is permitted. It fails the test unless the
-// excess connections are closed while the first one is still open. The connections come from 127.0.0.2, so that
-// others can use 127.0.0.1, and stay open until the end of the test.
+// clients is the number of addresses of Past.
+const clients = 5
+
+// Past opens more silent connections to a port of 127.0.0.1 than it permits, from each of several addresses. It fails
+// the test unless excess connections are closed in favor of later ones. The connections come from 127.0.0.2 and
+// following addresses, so that others can use 127.0.0.1, and stay open until the end of the test.
 func Past(t testing.TB, address string, limit int) {
 	t.Helper()
-	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	var open []net.Conn
-	for range limit + 5 {
-		conn, err := from.DialContext(t.Context(), "tcp4", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		open = append(open, conn)
-	}
-	for _, conn := range open[limit:] {
-		if stays(t, conn, waitTimeout) {
-			t.Fatal("a connection over the limit stays open")
+	var first, last net.Conn
+	for i := range clients {
+		for range limit/2 + 1 {
+			last = dial(t, address, net.IPv4(127, 0, 0, byte(2+i)))
+			if first == nil {
+				first = last
+			}
 		}
 	}
-	// Without a limit, the first connection would have been closed first.
-	if !stays(t, open[0], time.Millisecond) {
-		t.Error("the first connection was closed before those over the limit, or with them")
+	if stays(t, first, waitTimeout) {
+		t.Fatal("the first connection stays open when there are too many")
 	}
+	// Without a limit, the first connection would have been closed by a timeout, like the last one soon after.
+	if !stays(t, last, time.Millisecond) {
+		t.Error("the last connection was not open longer than the first one")
+	}
+}
+
+// Hold opens silent connections to a port of 127.0.0.1, one from each of many addresses, and opens another one from the
+// same address whenever one is closed, until the end of the test. It returns when each address has had a connection.
+func Hold(t testing.TB, address string, addresses int) {
+	t.Helper()
+	for i := range addresses {
+		from := net.IPv4(127, 1, byte(i/250), byte(1+i%250))
+		conn := dial(t, address, from)
+		go func() {
+			for next := conn; ; {
+				stop := context.AfterFunc(t.Context(), func() { _ = next.Close() })
+				_, _ = io.Copy(io.Discard, next)
+				stop()
+				_ = next.Close()
+				var err error
+				if next, err = dialer(from).DialContext(t.Context(), "tcp4", address); err != nil {
+					return // the test has ended
+				}
+			}
+		}()
+	}
+}
+
+func dialer(from net.IP) *net.Dialer { return &net.Dialer{LocalAddr: &net.TCPAddr{IP: from}} }
+
+func dial(t testing.TB, address string, from net.IP) net.Conn {
+	t.Helper()
+	conn, err := dialer(from).DialContext(t.Context(), "tcp4", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func stays(t testing.TB, conn net.Conn, limit time.Duration) bool {

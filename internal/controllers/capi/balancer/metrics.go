@@ -13,7 +13,7 @@ var (
 	connections = prometheus.NewDesc("millwright_load_balancer_connections",
 		"Number of open client connections to the endpoint of a cluster.", []string{"name", "namespace"}, nil)
 	refused = prometheus.NewDesc("millwright_load_balancer_refused_connections_total",
-		"Number of connections to the endpoint of a cluster that were closed immediately because of too many connections.", []string{"name", "namespace"}, nil)
+		"Number of connections to the endpoint of a cluster that were closed because of too many connections.", []string{"name", "namespace"}, nil)
 )
 
 // Describe implements prometheus.Collector.

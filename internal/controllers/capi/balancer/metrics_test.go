@@ -33,7 +33,7 @@ func TestMetrics(t *testing.T) {
 # HELP millwright_load_balancer_connections Number of open client connections to the endpoint of a cluster.
 # TYPE millwright_load_balancer_connections gauge
 millwright_load_balancer_connections{name="a",namespace="ns"} 1
-# HELP millwright_load_balancer_refused_connections_total Number of connections to the endpoint of a cluster that were closed immediately because of too many connections.
+# HELP millwright_load_balancer_refused_connections_total Number of connections to the endpoint of a cluster that were closed because of too many connections.
 # TYPE millwright_load_balancer_refused_connections_total counter
 millwright_load_balancer_refused_connections_total{name="a",namespace="ns"} 2
 # HELP millwright_load_balancer_servers Number of API servers of a cluster's control plane by health: ready, unready, or down.

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"errors"
 	"net"
 	"time"
 
@@ -11,43 +10,22 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// errTooMany is the error of a handshake that exceeds a limit. The client only sees that the connection is closed.
-var errTooMany = errors.New("too many connections")
-
-// listen returns a listener that immediately closes connections that exceed the limits.
-func (l *limits) listen(inner net.Listener) net.Listener { return &listener{inner, l} }
-
-type listener struct {
-	net.Listener
-	limits *limits
+// listen returns a listener that limits connections without a certificate.
+func (l *limits) listen(inner net.Listener) net.Listener {
+	return connlimit.Listen(inner, maxAnonymous)
 }
 
-// Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		from := connlimit.OriginOf(conn.RemoteAddr())
-		if l.limits.mayOpen(from) {
-			if release, ok := l.limits.connections.Take(from); ok {
-				return &connlimit.Counted{Conn: conn, Release: release}, nil
-			}
-		}
-		_ = conn.Close()
-	}
-}
-
-// admit returns credentials that refuse a connection after the handshake if it exceeds the limits. Connections
-// without a certificate are closed after anonymousTime.
+// admit returns credentials that limit the connections of each hypervisor. Connections without a certificate are closed
+// after anonymousTime.
 func (l *limits) admit(inner credentials.TransportCredentials) credentials.TransportCredentials {
-	return &admitting{inner, l}
+	return &admitting{connlimit.PeerCredentials(inner, l.peers, func(info credentials.TLSInfo) any {
+		who, _ := identity.FromAuthInfo(info) // the handshake has checked the name
+		return who
+	})}
 }
 
 type admitting struct {
 	credentials.TransportCredentials
-	limits *limits
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -56,26 +34,25 @@ func (a *admitting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	who, err := identity.FromAuthInfo(info)
-	var release func()
-	var ok bool
-	if err == nil {
-		release, ok = a.limits.peers.Take(who)
-	} else {
-		release, ok = a.limits.anonymous.Take(connlimit.OriginOf(raw.RemoteAddr()))
+	if _, err := identity.FromAuthInfo(info); err == nil {
+		return conn, info, nil
 	}
-	if !ok {
-		return nil, nil, errors.Join(errTooMany, conn.Close())
-	}
-	admitted := &connlimit.Counted{Conn: conn, Release: release}
-	if err == nil {
-		return admitted, info, nil
-	}
-	end := time.AfterFunc(anonymousTime, func() { _ = admitted.Close() })
-	return &connlimit.Counted{Conn: admitted, Release: func() { end.Stop() }}, info, nil
+	return &temporary{conn, time.AfterFunc(anonymousTime, func() { _ = conn.Close() })}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (a *admitting) Clone() credentials.TransportCredentials {
-	return &admitting{a.TransportCredentials.Clone(), a.limits}
+	return &admitting{a.TransportCredentials.Clone()}
+}
+
+// temporary is a connection that a timer closes.
+type temporary struct {
+	net.Conn
+	end *time.Timer
+}
+
+// Close implements net.Conn.
+func (t *temporary) Close() error {
+	t.end.Stop()
+	return t.Conn.Close()
 }

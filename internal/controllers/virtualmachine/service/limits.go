@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 
@@ -22,20 +23,15 @@ import (
 
 // Limits of connections, and of the calls on each connection.
 const (
-	// maxConnections and maxPerAddress limit open connections, including those in a handshake. All hypervisors on a
-	// host may have the same address.
+	// maxConnections limits open connections of hypervisors, after the handshake.
 	maxConnections = 8192
-	maxPerAddress  = 1024
-	// maxAnonymous, maxAnonymousPerAddress and anonymousTime limit connections without a
-	// certificate.
-	maxAnonymous           = 256
-	maxAnonymousPerAddress = 64
-	anonymousTime          = 30 * time.Second
+	// maxAnonymous limits connections in a handshake, and those without a certificate. anonymousTime is how long the
+	// latter may be open.
+	maxAnonymous  = 512
+	anonymousTime = 30 * time.Second
 	// maxPerPeer limits the connections of one identity. A hypervisor has one connection, but the next process in its
 	// Pod may connect before the server has noticed that the last one exited.
 	maxPerPeer = 4
-	// handshakeTime is how long a handshake may take.
-	handshakeTime = 10 * time.Second
 	// idleTime is how long a connection may be without a call. Hypervisors always have a call open.
 	idleTime = 5 * time.Minute
 	// maxStreams limits the concurrent calls on a connection. Hypervisors make up to four.
@@ -48,12 +44,14 @@ const (
 	maxFields = 4096
 )
 
-// Limits of connections and calls per second, with the size of a burst. Each certificate that is issued takes a
-// TokenReview and two more requests to the API server.
+// Limits of calls per second, with the size of a burst. Each certificate takes a TokenReview and two more requests to
+// the API server. Certificates of Pods are for callers with the address of a hypervisor's Pod, or its host; all others
+// share reviewOthers, so they cannot keep these Pods from getting certificates. A certificate is valid for a day.
 var (
-	openAddress  = budget{50, 1000} // connections
-	issueTotal   = budget{20, 200}
 	issueAddress = budget{5, 100}
+	reviewPod    = budget{0.1, 5}
+	reviewPods   = budget{50, 1000}
+	reviewOthers = budget{10, 200}
 	callTotal    = budget{1000, 10_000}
 	callPeer     = budget{10, 40}
 )
@@ -76,32 +74,30 @@ func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.
 type limits struct {
 	clock clock.PassiveClock
 
-	connections, anonymous *connlimit.Counter
-	peers                  *connlimit.Counter
-	issues, calls          *rate.Limiter
+	peers        *connlimit.Counter // keyed by identity.Peer
+	pods, others *rate.Limiter      // of token reviews
+	calls        *rate.Limiter
 
 	mu        sync.Mutex
-	opens     *lru.Cache // *rate.Limiter by origin
 	ofAddress *lru.Cache // *rate.Limiter by origin
+	ofPod     *lru.Cache // *rate.Limiter by types.UID
 	ofPeer    *lru.Cache // *rate.Limiter by identity.Peer
 }
 
 // newLimits returns limits without any connections.
 func newLimits(clock clock.PassiveClock) *limits {
 	return &limits{
-		clock:       clock,
-		connections: connlimit.NewCounter(maxConnections, maxPerAddress),
-		anonymous:   connlimit.NewCounter(maxAnonymous, maxAnonymousPerAddress),
-		peers:       connlimit.NewCounter(maxConnections, maxPerPeer),
-		issues:      issueTotal.limiter(), calls: callTotal.limiter(),
-		opens: lru.New(maxRemembered), ofAddress: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered),
+		clock: clock,
+		peers: connlimit.NewCounter(maxConnections, maxPerPeer),
+		pods:  reviewPods.limiter(), others: reviewOthers.limiter(), calls: callTotal.limiter(),
+		ofAddress: lru.New(maxRemembered), ofPod: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered),
 	}
 }
 
 // serverOptions returns the options for a server. Use listen for its listener and admit for its credentials.
 func (l *limits) serverOptions() []grpc.ServerOption {
 	return append([]grpc.ServerOption{
-		grpc.ConnectionTimeout(handshakeTime),
+		grpc.ConnectionTimeout(connlimit.HandshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxMessage),
 		connlimit.Messages(maxFields),
@@ -122,34 +118,45 @@ const keepaliveTime = 20 * time.Second
 func (l *limits) check(ctx context.Context, method string) error {
 	own, total := l.limiter(ctx, method)
 	now := l.clock.Now()
-	if !own.AllowN(now, 1) || !total.AllowN(now, 1) {
-		return status.Error(codes.ResourceExhausted, "too many calls; try again later")
+	if !own.AllowN(now, 1) || total != nil && !total.AllowN(now, 1) {
+		return errTooMany
 	}
 	return nil
 }
 
+var errTooMany = status.Error(codes.ResourceExhausted, "too many calls; try again later")
+
+// admitReview returns errTooMany for a token that exceeds the limits of reviews. It implements TokenReviewer.Admit.
+// Others could know the name of a Pod, and use its address if hosts translate addresses, so a Pod may also use what is
+// left for others.
+func (l *limits) admitReview(_ context.Context, pod types.UID) error {
+	now := l.clock.Now()
+	if pod != "" && l.ofKey(l.ofPod, pod, reviewPod).AllowN(now, 1) && l.pods.AllowN(now, 1) {
+		return nil
+	}
+	if !l.others.AllowN(now, 1) {
+		return errTooMany
+	}
+	return nil
+}
+
+// limiter returns the limits of a call. Requests for certificates have no total here, but in admitReview.
 func (l *limits) limiter(ctx context.Context, method string) (own, total *rate.Limiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	caller, err := identity.FromContext(ctx)
 	if err != nil || method == identitypb.CertificateAuthority_Issue_FullMethodName {
 		var from net.Addr
 		if connected, ok := peer.FromContext(ctx); ok {
 			from = connected.Addr
 		}
-		return remembered(l.ofAddress, connlimit.OriginOf(from), issueAddress), l.issues
+		return l.ofKey(l.ofAddress, connlimit.OriginOf(from), issueAddress), nil
 	}
-	return remembered(l.ofPeer, caller, callPeer), l.calls
+	return l.ofKey(l.ofPeer, caller, callPeer), l.calls
 }
 
-// mayOpen reports whether an address may open another connection now.
-func (l *limits) mayOpen(from connlimit.Origin) bool {
+// ofKey returns the limiter of a key.
+func (l *limits) ofKey(limiters *lru.Cache, key any, b budget) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return remembered(l.opens, from, openAddress).AllowN(l.clock.Now(), 1)
-}
-
-func remembered(limiters *lru.Cache, key any, b budget) *rate.Limiter {
 	if found, ok := limiters.Get(key); ok {
 		if limiter, ok := found.(*rate.Limiter); ok {
 			return limiter

@@ -7,6 +7,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -16,8 +19,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,16 +30,21 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/flood"
 )
 
-// counting is a cluster without objects, in which no token is valid.
+// counting is a cluster in which no token is valid.
 type counting struct {
 	client.Client
 	reviews, reads atomic.Int64
+	// objects are the objects by name.
+	objects map[string]client.Object
 }
 
 func (c *counting) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
@@ -43,8 +53,16 @@ func (c *counting) Create(_ context.Context, object client.Object, _ ...client.C
 	return nil
 }
 
-func (c *counting) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+func (c *counting) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	c.reads.Add(1)
+	switch found := c.objects[key.Name].(type) {
+	case *v1alpha1.VirtualMachine:
+		found.DeepCopyInto(into.(*v1alpha1.VirtualMachine))
+		return nil
+	case *corev1.Pod:
+		found.DeepCopyInto(into.(*corev1.Pod))
+		return nil
+	}
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
 }
 
@@ -66,7 +84,8 @@ func newPort(t *testing.T) *port {
 	p.must(err)
 	p.address = listener.Addr().String()
 	server := &Server{Listener: listener, Service: New(Options{
-		Registry:  &authority.Registry{Client: p.cluster, APIReader: p.cluster, Clock: clock.RealClock{}},
+		// The clock does not advance, so that limits are not refilled.
+		Registry:  &authority.Registry{Client: p.cluster, APIReader: p.cluster, Clock: testingclock.NewFakePassiveClock(time.Now())},
 		Authority: p.authority, Enqueue: func(types.NamespacedName, time.Duration) {},
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -130,23 +149,127 @@ func (p *port) admitted(count int, config *tls.Config) (open []net.Conn) {
 	return open
 }
 
-func (p *port) dial(config *tls.Config) *grpc.ClientConn {
+func (p *port) dial(config *tls.Config, options ...grpc.DialOption) *grpc.ClientConn {
 	p.Helper()
-	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	conn, err := grpc.NewClient(p.address, append(options, grpc.WithTransportCredentials(credentials.NewTLS(config)))...)
 	p.must(err)
 	p.Cleanup(func() { conn.Close() })
 	return conn
 }
 
-// TestServer_LimitsAnonymousConnections checks that clients without a certificate get only a few connections, and that clients
-// with one can connect in the meantime.
+// TestServer_LimitsAnonymousConnections checks that silent clients, whose connections are limited, displace each other,
+// and that other clients can connect in the meantime, with and without a certificate.
 func TestServer_LimitsAnonymousConnections(t *testing.T) {
 	p := newPort(t)
-	if open := p.admitted(200, p.client()); len(open) == 0 || len(open) > 64 {
-		t.Errorf("%d of 200 connections without a certificate are open, want 1 to 64", len(open))
+	flood.Past(t, p.address, maxAnonymous)
+	for name, config := range map[string]*tls.Config{"a hypervisor": p.client(p.certificate(attacker)), "a new hypervisor": p.client()} {
+		if len(p.admitted(1, config)) != 1 {
+			t.Errorf("there is no connection left for %s", name)
+		}
 	}
-	if open := p.admitted(1, p.client(p.certificate(attacker))); len(open) != 1 {
-		t.Error("there is no connection left for a hypervisor")
+}
+
+// TestServer_ReservesReviewsForPods checks that clients with many addresses, which use up the reviews of tokens, do not
+// keep the Pod of a hypervisor from getting its certificate, whatever tokens they send.
+func TestServer_ReservesReviewsForPods(t *testing.T) {
+	p := newPort(t)
+	vm := fixture.VirtualMachine()
+	pod := fixture.OwnedBy(vm, fixture.Named("vm-7", fixture.Pod()))
+	pod.UID, pod.Labels = "pod-uid", map[string]string{v1alpha1.LabelVM: vm.Name}
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "127.0.0.1"}}
+	p.cluster.objects = map[string]client.Object{vm.Name: vm, pod.Name: pod}
+	_, request := p.request()
+	conns := map[string]*grpc.ClientConn{}
+	ask := func(from net.IP, token string) codes.Code {
+		conn := conns[from.String()]
+		if conn == nil {
+			conn = p.dial(p.client(), grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+				return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext(ctx, "tcp", address)
+			}))
+			conns[from.String()] = conn
+		}
+		_, err := identitypb.NewCertificateAuthorityClient(conn).Issue(t.Context(), &identitypb.IssueRequest{CertificateRequest: request, Token: token})
+		return status.Code(err)
+	}
+	token := unsigned(pod.Namespace, pod.Name, pod.UID)
+	refused := codes.OK
+	for i := 0; i <= reviewOthers.burst && refused != codes.ResourceExhausted; i++ {
+		refused = ask(net.IPv4(127, 1, 0, byte(1+i%40)), []string{"stolen", token}[i%2])
+	}
+	if refused != codes.ResourceExhausted {
+		t.Fatalf("40 addresses got more than %d reviews", reviewOthers.burst)
+	}
+	if got := ask(net.IPv4(127, 0, 0, 1), "stolen"); got != codes.ResourceExhausted {
+		t.Errorf("another token from the Pod's address: %v", got)
+	}
+	// The cluster accepts no token, so a review ends with Unauthenticated.
+	for range reviewPod.burst {
+		if got := ask(net.IPv4(127, 0, 0, 1), token); got != codes.Unauthenticated {
+			t.Fatalf("the Pod's token from its address: %v", got)
+		}
+	}
+	if got := ask(net.IPv4(127, 0, 0, 1), token); got != codes.ResourceExhausted {
+		t.Errorf("one Pod uses more than its part: %v", got)
+	}
+}
+
+// unsigned returns a token of a Pod without a valid signature.
+func unsigned(namespace, pod string, uid types.UID) string {
+	claims := fmt.Sprintf(`{"kubernetes.io":{"namespace":%q,"pod":{"name":%q,"uid":%q}}}`, namespace, pod, uid)
+	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+}
+
+// TestTokenReviewer_RecognizesPods checks which callers count as the Pod that their token names.
+func TestTokenReviewer_RecognizesPods(t *testing.T) {
+	vm := fixture.VirtualMachine()
+	for name, tc := range map[string]struct {
+		from   string
+		token  func(*corev1.Pod) string
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"its address":         {from: "192.0.2.1", want: true},
+		"another of it":       {from: "2001:db8::1", want: true},
+		"its host's":          {from: "192.0.2.9", want: true},
+		"mapped":              {from: "::ffff:192.0.2.1", want: true},
+		"another":             {from: "192.0.2.2"},
+		"no address":          {},
+		"an earlier Pod":      {from: "192.0.2.1", token: func(pod *corev1.Pod) string { return unsigned(pod.Namespace, pod.Name, "earlier") }},
+		"no such Pod":         {from: "192.0.2.1", token: func(pod *corev1.Pod) string { return unsigned(pod.Namespace, "gone", pod.UID) }},
+		"not a token":         {from: "192.0.2.1", token: func(*corev1.Pod) string { return "garbage" }},
+		"not base64":          {from: "192.0.2.1", token: func(*corev1.Pod) string { return "e30.!.c2ln" }},
+		"not JSON":            {from: "192.0.2.1", token: func(*corev1.Pod) string { return "e30.e30x.c2ln" }},
+		"a Pod of no VM":      {from: "192.0.2.1", change: func(pod *corev1.Pod) { pod.OwnerReferences = nil }},
+		"a Pod that finished": {from: "192.0.2.1", change: func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := fixture.OwnedBy(vm, fixture.Named("vm-7", fixture.Pod()))
+			pod.UID, pod.Labels = "pod-uid", map[string]string{v1alpha1.LabelVM: vm.Name}
+			pod.Status.PodIPs = []corev1.PodIP{{IP: "192.0.2.1"}, {IP: "2001:db8::1"}}
+			pod.Status.HostIPs = []corev1.HostIP{{IP: "192.0.2.9"}}
+			if tc.change != nil {
+				tc.change(pod)
+			}
+			token := unsigned(pod.Namespace, pod.Name, pod.UID)
+			if tc.token != nil {
+				token = tc.token(pod)
+			}
+			ctx := t.Context()
+			if tc.from != "" {
+				ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(tc.from), Port: 1}})
+			}
+			var got types.UID
+			reviewer := TokenReviewer{
+				Client: &counting{objects: map[string]client.Object{vm.Name: vm, pod.Name: pod}},
+				Admit:  func(_ context.Context, pod types.UID) error { got = pod; return errTooMany },
+			}
+			if _, err := reviewer.Resolve(ctx, token); !errors.Is(err, errTooMany) {
+				t.Errorf("error %v", err)
+			}
+			if is := got == pod.UID; is != tc.want || !is && got != "" {
+				t.Errorf("recognized as %q, want the Pod: %t", got, tc.want)
+			}
+		})
 	}
 }
 

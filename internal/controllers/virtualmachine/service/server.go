@@ -40,7 +40,9 @@ func (s *Server) Start(ctx context.Context) error {
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
 	if s.Service.Identity == nil {
-		tokens := TokenReviewer{Client: registry.Client, APIReader: registry.APIReader, Signer: podstate.Signer{MAC: s.Service.Authority.MAC}}
+		tokens := TokenReviewer{
+			Client: registry.Client, APIReader: registry.APIReader, Signer: podstate.Signer{MAC: s.Service.Authority.MAC}, Admit: bounds.admitReview,
+		}
 		identitypb.RegisterCertificateAuthorityServer(server, &identity.Issuer{
 			Authority: s.Service.Authority, Resolve: tokens.Resolve, Now: registry.Clock.Now, Log: slog.New(logr.ToSlogHandler(logger)),
 		})

@@ -2,11 +2,16 @@ package service
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,16 +34,26 @@ const (
 
 // TokenReviewer identifies the hypervisor that presents a service account token.
 type TokenReviewer struct {
-	// Client creates TokenReviews.
+	// Client creates TokenReviews. It reads from the cache.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
 	// Signer recognizes the Pods that a VM controller has created.
 	Signer podstate.Signer
+	// Admit returns nil if a token may be reviewed now, or the error for the caller. pod is the UID of the hypervisor's
+	// Pod that the token names, if the caller has the address of that Pod or of its host; otherwise, pod is empty. If
+	// Admit is nil, all tokens may be reviewed.
+	Admit func(ctx context.Context, pod types.UID) error
 }
 
-// Resolve returns the hypervisor in the Pod to which a token is bound, or an error for identity.Issuer.
+// Resolve returns the hypervisor in the Pod to which a token is bound, or an error for identity.Issuer. It reviews the
+// token only if Admit permits it, because a review takes requests to the API server, and anyone can send a token.
 func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer, error) {
+	if r.Admit != nil {
+		if err := r.Admit(ctx, r.likely(ctx, token)); err != nil {
+			return identity.Peer{}, err
+		}
+	}
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{vmpb.TokenAudience}}}
 	if err := r.Client.Create(ctx, review); err != nil {
 		return identity.Peer{}, fmt.Errorf("reviewing a token: %w", err)
@@ -47,11 +62,66 @@ func (r TokenReviewer) Resolve(ctx context.Context, token string) (identity.Peer
 	if err != nil {
 		return identity.Peer{}, err
 	}
-	vm, err := r.hypervisorOf(ctx, pod, uid)
+	found, err := r.hypervisorOf(ctx, r.APIReader, pod, uid)
 	if err != nil {
 		return identity.Peer{}, err
 	}
-	return identity.Peer{Namespace: pod.Namespace, VM: vm, Pod: pod.Name}, nil
+	return identity.Peer{Namespace: pod.Namespace, VM: found.Labels[v1alpha1.LabelVM], Pod: pod.Name}, nil
+}
+
+// claims are the claims of a service account token that identify the Pod to which it is bound.
+type claims struct {
+	Kubernetes struct {
+		Namespace string `json:"namespace"`
+		Pod       struct {
+			Name string    `json:"name"`
+			UID  types.UID `json:"uid"`
+		} `json:"pod"`
+	} `json:"kubernetes.io"`
+}
+
+// likely returns the UID of the hypervisor's Pod that a token names, if the cache has the Pod and its VM, and the caller
+// has the address of the Pod or of its host, which may translate addresses. Otherwise it returns an empty UID. The token
+// is not verified: others can send the same claims, but not from that address.
+func (r TokenReviewer) likely(ctx context.Context, token string) types.UID {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var named claims
+	if json.Unmarshal(payload, &named) != nil {
+		return ""
+	}
+	key := types.NamespacedName{Namespace: named.Kubernetes.Namespace, Name: named.Kubernetes.Pod.Name}
+	pod, err := r.hypervisorOf(ctx, r.Client, key, named.Kubernetes.Pod.UID)
+	if err != nil || !hasAddress(pod, addressOf(ctx)) {
+		return ""
+	}
+	return pod.UID
+}
+
+// addressOf returns the address of the caller of a gRPC method; the zero value if it is unknown.
+func addressOf(ctx context.Context) netip.Addr {
+	if caller, ok := peer.FromContext(ctx); ok {
+		if tcp, ok := caller.Addr.(*net.TCPAddr); ok {
+			return tcp.AddrPort().Addr().Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// hasAddress reports whether a Pod or its host has an address.
+func hasAddress(pod *corev1.Pod, address netip.Addr) bool {
+	is := func(text string) bool {
+		parsed, err := netip.ParseAddr(text)
+		return err == nil && parsed.Unmap() == address
+	}
+	return slices.ContainsFunc(pod.Status.PodIPs, func(of corev1.PodIP) bool { return is(of.IP) }) ||
+		slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return is(of.IP) })
 }
 
 // boundPod returns the Pod to which a token is bound.
@@ -68,29 +138,29 @@ func boundPod(review authenticationv1.TokenReviewStatus) (types.NamespacedName, 
 	return types.NamespacedName{Namespace: user[2], Name: names[0]}, types.UID(uids[0]), nil
 }
 
-// hypervisorOf returns the name of the VM whose hypervisor runs in a Pod. The Pod's label and owner reference must
-// name the same VM, that VM must still exist, and a VM controller must have created the Pod for it.
-func (r TokenReviewer) hypervisorOf(ctx context.Context, key types.NamespacedName, uid types.UID) (string, error) {
+// hypervisorOf returns the Pod of a hypervisor. The Pod's label and owner reference must name the same VM, that VM must
+// still exist, and a VM controller must have created the Pod for it.
+func (r TokenReviewer) hypervisorOf(ctx context.Context, from client.Reader, key types.NamespacedName, uid types.UID) (*corev1.Pod, error) {
 	denied := status.Error(codes.PermissionDenied, "the token's pod is not the hypervisor of a virtual machine")
 	pod := &corev1.Pod{}
-	err := r.APIReader.Get(ctx, key, pod)
+	err := from.Get(ctx, key, pod)
 	if apierrors.IsNotFound(err) {
-		return "", denied
+		return nil, denied
 	}
 	if err != nil {
-		return "", fmt.Errorf("reading pod %s: %w", key, err)
+		return nil, fmt.Errorf("reading pod %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if pod.UID != uid || podstate.Finished(pod) || podstate.Owner(pod) == "" || pod.Labels[v1alpha1.LabelVM] != owner.Name {
-		return "", denied
+		return nil, denied
 	}
 	vm := &v1alpha1.VirtualMachine{}
-	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm)
+	err = from.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: owner.Name}, vm)
 	if client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
+		return nil, fmt.Errorf("reading virtual machine %s: %w", owner.Name, err)
 	}
 	if err != nil || !r.Signer.MayIdentify(vm, pod) {
-		return "", denied
+		return nil, denied
 	}
-	return vm.Name, nil
+	return pod, nil
 }

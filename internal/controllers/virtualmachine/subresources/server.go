@@ -37,10 +37,8 @@ const (
 	headerTimeout = 10 * time.Second
 	// idleTimeout is how long a connection may wait for the next request. kube-apiserver closes it earlier.
 	idleTimeout = 3 * time.Minute
-	// maxAnonymous and maxAnonymousPerAddress limit connections whose client has not proved yet that it is
-	// kube-apiserver.
-	maxAnonymous           = 256
-	maxAnonymousPerAddress = 64
+	// maxAnonymous limits connections whose client has not proved yet that it is kube-apiserver.
+	maxAnonymous = 256
 )
 
 // Hypervisors connects to the hypervisors of VMs.
@@ -103,13 +101,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		Handler:           s.handler(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		ConnState: func(conn net.Conn, state http.ConnState) {
-			if state == http.StateActive { // after the handshake
-				connlimit.Known(conn)
-			}
-		},
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(errorLog{s.Log}, "", 0),
+		ConnState:         connlimit.KnownHTTP,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          log.New(errorLog{s.Log}, "", 0),
 		// Streams hijack their connections, which HTTP/2 does not support.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		TLSConfig: &tls.Config{
@@ -122,7 +116,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	group.Go(func() error {
-		if err := server.ServeTLS(connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.ServeTLS(connlimit.Listen(listener, maxAnonymous), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serving subresources of virtual machines: %w", err)
 		}
 		return nil

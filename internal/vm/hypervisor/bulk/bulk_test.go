@@ -130,7 +130,7 @@ func TestSender_CommitFollowsMemory(t *testing.T) {
 func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	l := newLine(t)
 	for channel := range l.receiver.ports {
-		flood.Past(t, l.receiver.Address(channel), maxAnonymousPerAddress)
+		flood.Past(t, l.receiver.Address(channel), maxAnonymous)
 		l.connect(t, channel)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
@@ -51,14 +50,8 @@ type Receiver struct {
 	end    chan error
 }
 
-// handshakeLimit is how long a handshake may take.
-const handshakeLimit = 10 * time.Second
-
-// Limits for connections that are still in their handshake. Anyone on the network can open such connections.
-const (
-	maxAnonymous           = 64
-	maxAnonymousPerAddress = 16
-)
+// maxAnonymous limits connections that are still in their handshake. Anyone on the network can open such connections.
+const maxAnonymous = 128
 
 // Listen opens a port on the host for each channel in dial. The caller must close the receiver.
 func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error) {
@@ -69,7 +62,7 @@ func Listen(host string, secure Secure, dial map[Channel]Dial) (*Receiver, error
 			r.closePorts()
 			return nil, fmt.Errorf("listening for a migration: %w", err)
 		}
-		r.ports[channel] = connlimit.Listen(port, maxAnonymous, maxAnonymousPerAddress)
+		r.ports[channel] = connlimit.Listen(port, maxAnonymous)
 	}
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(context.Background())
@@ -116,7 +109,7 @@ func (r *Receiver) accept(ctx context.Context, channel Channel, port net.Listene
 }
 
 func (r *Receiver) serve(ctx context.Context, channel Channel, raw net.Conn) {
-	handshake, cancel := context.WithTimeout(ctx, handshakeLimit)
+	handshake, cancel := context.WithTimeout(ctx, connlimit.HandshakeTimeout)
 	defer cancel()
 	strict := newStrictConn(raw)
 	conn, err := r.secure(handshake, strict, channel)

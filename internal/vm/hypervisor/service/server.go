@@ -27,12 +27,9 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Limits for peer connections that are still in their handshake. Anyone on the network can open such connections.
-const (
-	maxAnonymous           = 256
-	maxAnonymousPerAddress = 64
-	handshakeTime          = 10 * time.Second
-)
+// maxAnonymous limits peer connections that are still in their handshake. Anyone on the network can open such
+// connections.
+const maxAnonymous = 256
 
 // stopTimeout is how long streams may take to complete before they are aborted.
 const stopTimeout = time.Second
@@ -80,7 +77,7 @@ func New(peers Peers) *Server {
 			return status.Error(codes.PermissionDenied, "no one may call this hypervisor")
 		}
 	}
-	s.peers = grpc.NewServer(slices.Concat(keepaliveOptions(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTime)})...)
+	s.peers = grpc.NewServer(slices.Concat(keepaliveOptions(), identity.Intercept(authorize), peers.Options, []grpc.ServerOption{grpc.ConnectionTimeout(connlimit.HandshakeTimeout)})...)
 	s.register(s.peers)
 	vmpb.RegisterHypervisorServer(s.peers, s.migration)
 	return s
@@ -104,7 +101,7 @@ func (s *Server) ServeLocal(listener net.Listener) { go func() { _ = s.local.Ser
 
 // ServePeers serves authorized clients until Stop is called.
 func (s *Server) ServePeers(listener net.Listener) {
-	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
+	bounded := connlimit.Listen(listener, maxAnonymous)
 	go func() { _ = s.peers.Serve(bounded) }()
 }
 

@@ -403,7 +403,7 @@ func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
 	s.ServePeers(listener)
-	flood.Past(t, listener.Addr().String(), maxAnonymousPerAddress)
+	flood.Past(t, listener.Addr().String(), maxAnonymous)
 	peer, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	t.Cleanup(func() { _ = peer.Close() })

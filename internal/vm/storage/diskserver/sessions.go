@@ -12,12 +12,11 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 )
 
-// Limits for connections that are still in their handshake. Anyone on the network can open such connections.
-const (
-	handshakeLimit         = 10 * time.Second
-	maxAnonymous           = 64
-	maxAnonymousPerAddress = 16
-)
+// maxAnonymous limits connections that are still in their handshake. Anyone on the network can open such connections.
+const maxAnonymous = 128
+
+// beginLimit is how long a session may take from the handshake to its first data.
+const beginLimit = 10 * time.Second
 
 // AcceptAny authenticates a connection with a hypervisor of the virtual machine and returns the hypervisor's Pod.
 // It is identity.Siblings.AcceptAny.
@@ -29,7 +28,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, accept Accept
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
-	bounded := connlimit.Listen(listener, maxAnonymous, maxAnonymousPerAddress)
+	bounded := connlimit.Listen(listener, maxAnonymous)
 	for {
 		raw, err := session.Accept(ctx, bounded)
 		if err != nil {
@@ -46,7 +45,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, accept Accept
 // serve serves one session until it is cut.
 func (s *Server) serve(ctx context.Context, raw net.Conn, accept AcceptAny) error {
 	defer func() { _ = raw.Close() }()
-	beginning, cancel := context.WithTimeout(ctx, handshakeLimit)
+	beginning, cancel := context.WithTimeout(ctx, beginLimit)
 	defer cancel()
 	conn, pod, err := accept(beginning, raw, session.Protocol)
 	if err != nil {

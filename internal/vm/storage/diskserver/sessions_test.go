@@ -226,7 +226,7 @@ func TestServer_DisksThatCannotBeServed(t *testing.T) {
 func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 	s := newInstallation(t).serve(newDisk(t, nil))
 	s.open(7, first)
-	flood.Past(t, s.at.Address, 16)
+	flood.Past(t, s.at.Address, 128)
 	_, err := begin(t, s.carrier(peer(first), 7))
 	must(t, err)
 }

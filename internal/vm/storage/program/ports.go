@@ -13,18 +13,14 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 )
 
-// Limits for connections of the controller that are still in their handshake. Anyone on the network can open such
-// connections.
-const (
-	maxAnonymous           = 64
-	maxAnonymousPerAddress = 16
-	handshakeTime          = 10 * time.Second
-)
+// maxAnonymous limits connections of the controller that are still in their handshake. Anyone on the network can open
+// such connections.
+const maxAnonymous = 128
 
 // keepaliveOptions returns server options that detect broken connections.
 func keepaliveOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ConnectionTimeout(handshakeTime),
+		grpc.ConnectionTimeout(connlimit.HandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
@@ -48,7 +44,7 @@ func (p ports) close() { _, _ = p.control.Close(), p.sessions.Close() }
 
 // bounded returns the listener for the controller, which limits connections.
 func (p ports) bounded() net.Listener {
-	return connlimit.Listen(p.control, maxAnonymous, maxAnonymousPerAddress)
+	return connlimit.Listen(p.control, maxAnonymous)
 }
 
 // attachment returns the response to Open. If the sessions port listens on an unspecified address, it is replaced
