@@ -125,7 +125,7 @@ var rules = []rule{
 	},
 
 	// Packages that present the results of controllers to monitoring systems and users.
-	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/pool/reserve"}},
+	{from: []string{"internal/observe/metrics"}, may: []string{"api", "driver", "internal/lifecycle/drain", "internal/pool/reserve", "internal/vm/lease"}},
 	{from: []string{"internal/observe/explain"}, may: slices.Concat([]string{"api", "driver", pool, timeouts}, parts)},
 	{from: []string{"internal/observe/follow"}},
 	{from: []string{"internal/observe/rollout/replacements"}, may: []string{"api", budget, timeouts}},

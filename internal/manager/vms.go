@@ -24,6 +24,7 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
@@ -58,6 +59,9 @@ type VMConfig struct {
 	Migration VMMigration
 	// ConcurrentSyncs is the maximum number of VirtualMachines that are reconciled concurrently. Required.
 	ConcurrentSyncs int
+	// LeaseRenewals is the maximum of lease renewals per second that VirtualMachines with full leases may need
+	// together. Renewals have a client of their own. 0 means DefaultVMLeaseRenewals.
+	LeaseRenewals float64
 	// Election configures leader election. Its lease is VMLease; ClusterAPILease is ignored.
 	Election Election
 	// Pages are the pages that are served over HTTP.
@@ -65,6 +69,9 @@ type VMConfig struct {
 	// Log is the logger of the controller.
 	Log logr.Logger
 }
+
+// DefaultVMLeaseRenewals is the default of VMConfig.LeaseRenewals.
+const DefaultVMLeaseRenewals = authority.DefaultRenewals
 
 // VMLease is the name of the lease of the leading VM controller.
 const VMLease = "millwright-vm-controller"
@@ -241,23 +248,41 @@ func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.
 	return options, leases, nil
 }
 
+// renewalClient returns a client for renewals of leases, whose requests do not wait for others of this process.
+func renewalClient(cfg VMConfig, scheme *runtime.Scheme) (client.Client, error) {
+	own := rest.CopyConfig(cfg.Infrastructure)
+	own.RateLimiter = nil
+	own.QPS, own.Burst = authority.RenewalRequests(cfg.LeaseRenewals)
+	renewals, err := client.New(own, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
+	}
+	return renewals, nil
+}
+
 // addVMs adds the controller of VirtualMachines and its ports.
 func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events) (*vmPorts, error) {
 	live, err := client.NewWithWatch(cfg.Infrastructure, client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
-	authority, begin, err := addAuthority(ctx, mgr, cfg, live, events)
+	cfg.LeaseRenewals = cmp.Or(cfg.LeaseRenewals, DefaultVMLeaseRenewals)
+	renewals, err := renewalClient(cfg, mgr.GetScheme())
+	if err != nil {
+		return nil, err
+	}
+	ca, begin, err := addAuthority(ctx, mgr, cfg, live, events)
 	if err != nil {
 		return nil, err
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
-		Authority: authority, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
+		Authority: ca, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
 		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},
+		Renewals:  cfg.LeaseRenewals, RenewalClient: renewals,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {
 		return nil, err
@@ -267,7 +292,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		ports: []vmPort{{portHypervisors, after(begin, cfg.Service.Listen), func(ctx context.Context, listener net.Listener) error { return vms.Server(listener).Start(ctx) }}},
 	}
 	if cfg.API.Listen != nil {
-		api, err := newVMAPI(cfg, vms, live, authority)
+		api, err := newVMAPI(cfg, vms, live, ca)
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +301,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	if err := mgr.Add(ports); err != nil {
 		return nil, fmt.Errorf("adding the ports of the VM controller: %w", err)
 	}
-	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry, Controller: cfg.installation()}); err != nil {
+	if err := mgr.Add(&metrics.VMs{Reader: mgr.GetCache(), Registerer: ctrlmetrics.Registry, Controller: cfg.installation(), Renewals: cfg.LeaseRenewals}); err != nil {
 		return nil, fmt.Errorf("adding the metric of virtual machines: %w", err)
 	}
 	return ports, nil

@@ -320,6 +320,10 @@ const (
 	// claims of its disks. See AnnotationUID.
 	ReasonAwaitingRestore = "AwaitingRestore"
 
+	// ReasonLeaseCapacity is the reason of ConditionReady while a VM with LeaseFullLeases is not started because the
+	// leases of all VMs together would need more renewals than the VM controller has capacity for.
+	ReasonLeaseCapacity = "LeaseCapacityExceeded"
+
 	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is being deleted.
 	// See AnnotationReplaceDisk.
 	ReasonVolumeLost = "VolumeLost"

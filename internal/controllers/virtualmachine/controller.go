@@ -99,6 +99,12 @@ type Options struct {
 	Pods podspec.Options
 	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
 	MigrationsPerHost int
+	// Renewals is the maximum of lease renewals per second that VirtualMachines may need together. One that exceeds it
+	// is not started. 0 means authority.DefaultRenewals.
+	Renewals float64
+	// RenewalClient is only for renewals of leases. See authority.RenewalRequests for its capacity. If nil, APIReader and
+	// Client are used.
+	RenewalClient client.Client
 	// Concurrency is the number of VirtualMachines that are reconciled at the same time. 0 means 1.
 	Concurrency int
 
@@ -136,8 +142,9 @@ func New(opts Options) *Controller {
 	shared := &cluster{
 		client: opts.Client, live: opts.APIReader, events: opts.Events, clock: opts.Clock,
 		installation: installation(opts.Installation), settings: opts.settings, signer: opts.signer(),
-		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost},
+		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost, Renewals: opts.Renewals, RenewalClient: opts.RenewalClient},
 	}
+	shared.registry.Foreign = func(vm *v1alpha1.VirtualMachine) bool { return shared.installation.otherController(vm) != "" }
 	c := &Controller{
 		opts: opts, cluster: shared, leader: &leadership{clock: opts.Clock, startedAt: opts.Clock.Now()}, calls: tasks.New(diskCalls),
 		pods:      &hypervisorPods{shared, opts.OneMachine},

@@ -76,8 +76,9 @@ type testEnv struct {
 	disks *diskFake
 	// installation is the controller's Options.Installation.
 	installation string
-	// oneMachine is the controller's Options.OneMachine.
+	// oneMachine is the controller's Options.OneMachine, and renewals its Options.Renewals.
 	oneMachine bool
+	renewals   float64
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -171,7 +172,7 @@ func (w *testEnv) start() {
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: w.events, Authority: w.authority, Installation: w.installation,
 		Image: "hypervisor:test", Images: []string{"none:1", "good:1"}, Endpoint: w.endpoint, Networks: []netip.Prefix{testNetwork}, Concurrency: 4, MigrationsPerHost: w.perHost,
 		volume:     connect,
-		OneMachine: w.oneMachine,
+		OneMachine: w.oneMachine, Renewals: w.renewals, RenewalClient: live,
 	})
 	w.must(c.SetupWithManager(mgr))
 	w.must(mgr.Add(c.Server(listener)))

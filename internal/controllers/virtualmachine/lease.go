@@ -92,6 +92,28 @@ func (l *leases) await(_ context.Context, s *scope) flow.Result {
 	return s.blocked(causef(v1alpha1.ReasonLeaseExpiring, "%s", leaseMessage(s.vm)))
 }
 
+// renewalsCheck is the interval of checks for a VM that waits for capacity, which changes of other VMs may free.
+const renewalsCheck = 30 * time.Second
+
+// awaitRenewals waits until the controller has capacity to renew the next lease of the VM. Without it, the leases of
+// VMs that already run could not all be renewed in time, and their guests would be terminated together.
+func (l *leases) awaitRenewals(ctx context.Context, s *scope) flow.Result {
+	needed, ok, err := l.registry.ReserveRenewals(ctx, s.vm)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if !ok {
+		s.cause = causef(v1alpha1.ReasonLeaseCapacity, "The leases of all virtual machines would need %.1f renewals per second, and the VM controller has capacity for %.1f; "+
+			"increase its flag --vm-lease-renewals, use a longer leaseDurationSeconds, or delete virtual machines with full leases.", needed.Used, needed.Capacity)
+		return flow.Wait(renewalsCheck, "no capacity for more lease renewals")
+	}
+	if needed.Added && needed.Low() {
+		l.events.Eventf(s.vm, corev1.EventTypeWarning, "LeaseCapacityLow",
+			"The leases of all virtual machines need %.1f of %.1f renewals per second; increase --vm-lease-renewals of the VM controller before more virtual machines start", needed.Used, needed.Capacity)
+	}
+	return flow.Continue()
+}
+
 // needsLease reports whether the hypervisor in a Pod runs only while it holds a lease.
 func needsLease(pod *corev1.Pod) bool {
 	duration, err := podspec.LeaseOf(pod)

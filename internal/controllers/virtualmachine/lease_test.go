@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,40 @@ func TestRunLease_SilentHolderLosesVMAfterExpiry(t *testing.T) {
 	w.schedule(next)
 	w.wantLeaseFor(w.hypervisor("a", next, 1).lease()(), expiring)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// TestLease_CapacityLimitsVMs checks that a VM whose lease could not be renewed in time, because of all others, is not
+// started until there is capacity, and that a VM with a lease starts again without it.
+func TestLease_CapacityLimitsVMs(t *testing.T) {
+	t.Parallel()
+	w := newTestEnv(t)
+	w.renewals = 0.6 // of which a lease of 6 s needs 0.5
+	w.restart()
+	pod, _, _ := w.leasedFor("a", lease.MinDuration)
+	w.eventually("little capacity is left", func() bool {
+		select {
+		case event := <-w.events.Events:
+			return strings.Contains(event, "LeaseCapacityLow")
+		default:
+			return false
+		}
+	})
+	w.declare("b", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.LeaseMode, vm.Spec.LeaseDurationSeconds = v1alpha1.LeaseFullLeases, int32(lease.MinDuration/time.Second)
+	})
+	w.awaitReady("b", v1alpha1.ReasonLeaseCapacity)
+	if pods := w.pods("b"); len(pods) > 0 {
+		t.Errorf("there are pods: %v", pods)
+	}
+	w.declare("locked", nil)
+	w.awaitPod("locked", "")
+
+	w.change("b", func(vm *v1alpha1.VirtualMachine) { vm.Spec.LeaseDurationSeconds = 60 })
+	w.awaitPod("b", "")
+	w.renewals = 0.01
+	w.restart()
+	w.must(w.client.Delete(t.Context(), pod))
+	w.awaitPod("a", pod.Name)
 }
 
 // TestRunLease_SuspectedHolderGetsItBack checks that a holder with a suspected lease gets it back when it requests it.

@@ -41,6 +41,7 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "AwaitLease", Run: c.leases.await},
 		{Name: "AwaitNextAttempt", Run: c.pods.awaitNextAttempt},
 		{Name: "AwaitDisks", Run: c.diskServers.await},
+		{Name: "AwaitRenewals", Run: c.leases.awaitRenewals},
 		{Name: "Reserve", Run: c.pods.reserve},
 		{Name: "FinishFence", Run: c.fencing.finish},
 		{Name: "CreatePod", Run: c.pods.create},

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/vm/lease"
 )
 
 var vmReady = prometheus.NewDesc("millwright_virtual_machine_ready",
@@ -29,6 +31,12 @@ var vmOtherController = prometheus.NewDesc("millwright_virtual_machine_other_con
 	"A virtual machine that this VM controller ignores because an annotation assigns it to another controller, always 1.",
 	[]string{"name", "namespace", "controller"}, nil)
 
+var vmRenewals = prometheus.NewDesc("millwright_virtual_machine_lease_renewals_per_second",
+	"Number of lease renewals per second that all virtual machines with full leases need.", nil, nil)
+
+var vmRenewalCapacity = prometheus.NewDesc("millwright_virtual_machine_lease_renewals_per_second_capacity",
+	"Maximum number of lease renewals per second. A virtual machine that exceeds it is not started.", nil, nil)
+
 // VMs exports the VirtualMachines of a cache. Add it to a manager.
 type VMs struct {
 	// Reader reads objects from a cache.
@@ -37,6 +45,8 @@ type VMs struct {
 	Registerer prometheus.Registerer
 	// Controller is the name of this VM controller in vmv1alpha1.AnnotationController.
 	Controller string
+	// Renewals is the maximum of lease renewals per second that all VMs may need.
+	Renewals float64
 }
 
 // NeedLeaderElection returns true because only the leader fills its cache.
@@ -57,6 +67,8 @@ func (v *VMs) Describe(ch chan<- *prometheus.Desc) {
 	ch <- vmMigration
 	ch <- vmDowntime
 	ch <- vmOtherController
+	ch <- vmRenewals
+	ch <- vmRenewalCapacity
 }
 
 // Collect implements prometheus.Collector. It reads the cache.
@@ -68,7 +80,7 @@ func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 		ctrl.Log.WithName("metrics").V(1).Info("Cannot read objects for a scrape", "kind", vmv1alpha1.VirtualMachineKind, "err", err.Error())
 		return
 	}
-	s := &scrape{ch: ch, seen: map[string]bool{}}
+	s, renewals := &scrape{ch: ch, seen: map[string]bool{}}, 0.0
 	for i := range vms.Items {
 		vm := &vms.Items[i]
 		ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
@@ -82,6 +94,8 @@ func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 		}
 		if other := vm.Annotations[vmv1alpha1.AnnotationController]; other != "" && other != v.Controller {
 			s.add(vmOtherController, 1, vm.Name, vm.Namespace, other)
+		} else if held := vm.Status.Lease; held != nil {
+			renewals += lease.RenewalsPerSecond(time.Duration(held.DurationSeconds) * time.Second)
 		}
 		if last := vm.Status.Migration; last != nil {
 			s.add(vmMigration, 1, vm.Name, vm.Namespace, string(last.Phase), last.Reason)
@@ -90,4 +104,6 @@ func (v *VMs) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+	s.add(vmRenewals, renewals)
+	s.add(vmRenewalCapacity, v.Renewals)
 }

@@ -41,6 +41,8 @@ func TestVM_Metrics(t *testing.T) {
 		Phase: vmv1alpha1.MigrationSucceeded, Downtime: &metav1.Duration{Duration: 250 * time.Millisecond},
 	}
 	moved.Annotations = map[string]string{vmv1alpha1.AnnotationController: "vms/other"}
+	moved.Status.Lease = &vmv1alpha1.VirtualMachineLease{DurationSeconds: 6} // the other controller renews it
+	arrived.Status.Lease = &vmv1alpha1.VirtualMachineLease{DurationSeconds: 6}
 	arrived.Annotations = map[string]string{vmv1alpha1.AnnotationController: "vms/own"}
 	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		moved, arrived, vmNamed("new"), vmNamed("runs", ready(metav1.ConditionTrue, "Running")),
@@ -53,7 +55,7 @@ func TestVM_Metrics(t *testing.T) {
 		return c.List(ctx, list, options...)
 	}}).Build()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(&VMs{Reader: reader, Registerer: registry, Controller: "vms/own"})
+	registry.MustRegister(&VMs{Reader: reader, Registerer: registry, Controller: "vms/own", Renewals: 100})
 	series := func() map[string]float64 {
 		families, err := registry.Gather()
 		if err != nil {
@@ -78,6 +80,8 @@ func TestVM_Metrics(t *testing.T) {
 		name + "arrived shop Running": 1, "millwright_virtual_machine_migration arrived shop Succeeded ": 1,
 		"millwright_virtual_machine_migration_downtime_seconds arrived shop": 0.25,
 		"millwright_virtual_machine_other_controller vms/other moved shop":   1,
+		"millwright_virtual_machine_lease_renewals_per_second":               0.5,
+		"millwright_virtual_machine_lease_renewals_per_second_capacity":      100,
 	}
 	if diff := cmp.Diff(want, series()); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)

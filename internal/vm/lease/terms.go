@@ -58,6 +58,11 @@ type Lease struct {
 // Renew returns when to ask for the next lease.
 func (l Lease) Renew() Instant { return l.Sent + l.Duration/3 }
 
+// RenewalsPerSecond returns how often a lease of a duration is renewed, per second.
+func RenewalsPerSecond(duration time.Duration) float64 {
+	return 1 / Lease{Duration: duration}.Renew().Seconds()
+}
+
 // Stop returns when the holder begins to terminate the guest.
 func (l Lease) Stop() Instant { return l.Sent + l.Duration - l.Duration/6 }
 

@@ -168,6 +168,11 @@ func TestAlerts_Fire(t *testing.T) {
 			"mcm_cloud_api_requests_total{provider=\"p\", service=\"s\"} 0+10x240\nmcm_cloud_api_requests_failed_total{provider=\"p\", service=\"s\"} 0+4x240",
 			"More than half of the requests to the provider p fail.",
 		},
+		"VirtualMachineLeaseCapacityLow": {
+			"millwright_virtual_machine_lease_renewals_per_second 81x240\nmillwright_virtual_machine_lease_renewals_per_second_capacity 100x240",
+			"millwright_virtual_machine_lease_renewals_per_second 80x240\nmillwright_virtual_machine_lease_renewals_per_second_capacity 100x240",
+			"The leases of virtual machines need 81 renewals per second, more than 80% of the capacity.",
+		},
 		"VirtualMachineStorageFails": {
 			"millwright_virtual_machine_ready{" + id + ", reason=\"NoSpace\"} 0x240", "millwright_virtual_machine_ready{" + id + ", reason=\"DiskLocked\"} 0x240",
 			"The storage of the VM shop/pool-1 stops its guest: NoSpace.",

@@ -47,30 +47,46 @@ const ReasonCreating = "Creating"
 // maxTries limits how often one call reads a VM.
 const maxTries = 8
 
-// Registry reads and changes the authority of VMs. All fields but MigrationsPerHost are required.
+// Registry reads and changes the authority of VMs. All fields are required unless their comments describe a default.
 type Registry struct {
 	// Client reads from the cache, and writes. Before a request is refused, the VM is also read from the API server.
 	Client client.Client
 	// APIReader reads from the API server.
 	APIReader client.Reader
+	// RenewalClient reads from the API server and writes, for renewals of leases only. Nothing else may use it. See
+	// RenewalRequests for its capacity. If nil, APIReader and Client are used.
+	RenewalClient client.Client
+	// Renewals is the maximum of lease renewals per second that VMs may need together. A VM that exceeds it is not
+	// started. 0 means DefaultRenewals.
+	Renewals float64
+	// Foreign reports whether a VM belongs to another controller, which renews its lease. If nil, none does.
+	Foreign func(*v1alpha1.VirtualMachine) bool
 	// Clock returns the time for conditions and leases.
 	Clock clock.PassiveClock
-	// MigrationsPerHost limits concurrent migrations per host. 0 means no limit.
+	// MigrationsPerHost limits concurrent migrations per host. 0, the default, means no limit.
 	MigrationsPerHost int
 
-	slots slots
-	locks keyedLocks
+	slots               slots
+	locks, renewalLocks keyedLocks
+	renewals            renewals
 }
 
 // evaluate calls a function with a VM until the function is done. The first call gets the VM from the cache, unless
-// live is set; all others get it from the API server. The VM is nil if it does not exist. If the function returns a
+// live is set; all others get it from the API server, with APIReader. The VM is nil if it does not exist. If the function returns a
 // conflict, because another process wrote first, it is called again. evaluate returns ErrBusy after too many
 // attempts.
 func (r *Registry) evaluate(
 	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
 ) error {
+	return r.evaluateFrom(ctx, r.common(), us, live, evaluate)
+}
+
+// evaluateFrom is like evaluate with another way to the API server.
+func (r *Registry) evaluateFrom(
+	ctx context.Context, server server, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
+) error {
 	for range maxTries {
-		done, err := r.evaluateOnce(ctx, us, live, evaluate)
+		done, err := r.evaluateOnce(ctx, server, us, live, evaluate)
 		if done || err != nil {
 			return err
 		}
@@ -80,12 +96,12 @@ func (r *Registry) evaluate(
 }
 
 func (r *Registry) evaluateOnce(
-	ctx context.Context, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
+	ctx context.Context, server server, us *vmpb.HypervisorID, live bool, evaluate func(vm *v1alpha1.VirtualMachine, live bool) (done bool, err error),
 ) (done bool, err error) {
 	var from client.Reader = r.Client
 	if live {
-		from = r.APIReader
-		release, err := r.locks.acquire(ctx, KeyOf(us))
+		from = server
+		release, err := server.locks.acquire(ctx, KeyOf(us))
 		if err != nil {
 			return false, err
 		}
@@ -106,11 +122,14 @@ func (r *Registry) evaluateOnce(
 // which may be older than the last response to the process. STATUS_UNKNOWN means that no process is authoritative and
 // that the caller's Pod may be elected.
 func (r *Registry) Lease(ctx context.Context, us *vmpb.HypervisorID, live bool) (*vmpb.RunLeaseUpdate, error) {
-	update := &vmpb.RunLeaseUpdate{}
-	err := r.evaluate(ctx, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
+	update, server := &vmpb.RunLeaseUpdate{}, r.common()
+	if live {
+		server = r.serverFor(ctx, us)
+	}
+	err := r.evaluateFrom(ctx, server, us, live, func(vm *v1alpha1.VirtualMachine, live bool) (bool, error) {
 		switch found := r.authorize(vm, us); {
 		case found == granted && vm.Status.Lease != nil:
-			return r.renew(ctx, vm, live, update)
+			return r.renew(ctx, server.writer, vm, live, update)
 		case found == granted || found == awaited:
 			update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 			update.Migrate = found == granted && migration.OrderOf(vm).Given
@@ -296,9 +315,13 @@ func (r *Registry) swap(
 }
 
 func (r *Registry) compareAndSwap(ctx context.Context, vm *v1alpha1.VirtualMachine, change func(*v1alpha1.VirtualMachineStatus)) error {
+	return compareAndSwap(ctx, r.Client, vm, change)
+}
+
+func compareAndSwap(ctx context.Context, writer client.Client, vm *v1alpha1.VirtualMachine, change func(*v1alpha1.VirtualMachineStatus)) error {
 	next := vm.DeepCopy()
 	change(&next.Status)
-	err := r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(vm.DeepCopy(), client.MergeFromWithOptimisticLock{}))
+	err := writer.Status().Patch(ctx, next, client.MergeFromWithOptions(vm.DeepCopy(), client.MergeFromWithOptimisticLock{}))
 	if err != nil {
 		return fmt.Errorf("writing the status of virtual machine %s: %w", vm.Name, err)
 	}

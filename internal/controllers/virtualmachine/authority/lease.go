@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
@@ -81,7 +82,11 @@ func (r *Registry) Elect(ctx context.Context, vm *v1alpha1.VirtualMachine, pod *
 // ChangeLease stores another state of a VM's lease if the VM has not changed since vm was read; otherwise it returns
 // a conflict. On success, vm is updated.
 func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine, state lease.State) error {
-	return r.compareAndSwap(ctx, vm, func(status *v1alpha1.VirtualMachineStatus) {
+	return r.changeLease(ctx, r.Client, vm, state)
+}
+
+func (r *Registry) changeLease(ctx context.Context, writer client.Client, vm *v1alpha1.VirtualMachine, state lease.State) error {
+	return compareAndSwap(ctx, writer, vm, func(status *v1alpha1.VirtualMachineStatus) {
 		next := RecordOf(status.Lease).Next(state)
 		status.Lease.State, status.Lease.Transitions = v1alpha1.LeaseState(next.State), next.Transitions
 		status.Lease.TransitionTime = metav1.NewTime(r.Clock.Now())
@@ -90,7 +95,7 @@ func (r *Registry) ChangeLease(ctx context.Context, vm *v1alpha1.VirtualMachine,
 
 // renew fills in the response to the holder of a lease. A first request is decided with the VM from the API server.
 // Later updates may use the VM from the cache, because they do not renew the lease.
-func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
+func (r *Registry) renew(ctx context.Context, writer client.Client, vm *v1alpha1.VirtualMachine, live bool, update *vmpb.RunLeaseUpdate) (bool, error) {
 	verdict, access := RecordOf(vm.Status.Lease).Ask(), AccessOf(vm)
 	if access == AccessRevoked {
 		verdict = lease.Refuse // the guest has lost its disks
@@ -102,7 +107,7 @@ func (r *Registry) renew(ctx context.Context, vm *v1alpha1.VirtualMachine, live 
 	case verdict == lease.Refuse:
 		return false, nil
 	case verdict == lease.Reopen && live:
-		return false, r.ChangeLease(ctx, vm, lease.Open)
+		return false, r.changeLease(ctx, writer, vm, lease.Open)
 	}
 	update.Status, update.Paused = vmpb.RunLeaseUpdate_STATUS_OK, vm.Spec.Mode == v1alpha1.ModePause
 	update.Migrate, update.Grow = migration.OrderOf(vm).Given, growth(vm)

@@ -19,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // Limits of connections, and of the calls on each connection.
@@ -73,6 +74,9 @@ func (b budget) limiter() *rate.Limiter { return rate.NewLimiter(b.perSecond, b.
 // need. A hypervisor retries a call that was refused.
 type limits struct {
 	clock clock.PassiveClock
+	// renewals returns how often the hypervisor in a Pod may request the lease of its VM, per second; 0 if it needs no
+	// lease that expires. If nil, no VM has such leases.
+	renewals func(ctx context.Context, vm types.NamespacedName, pod string) float64
 
 	peers        *connlimit.Counter // keyed by identity.Peer
 	pods, others *rate.Limiter      // of token reviews
@@ -82,6 +86,7 @@ type limits struct {
 	ofAddress *lru.Cache // *rate.Limiter by origin
 	ofPod     *lru.Cache // *rate.Limiter by types.UID
 	ofPeer    *lru.Cache // *rate.Limiter by identity.Peer
+	ofVM      *lru.Cache // *rate.Limiter of renewals by types.NamespacedName
 }
 
 // newLimits returns limits without any connections.
@@ -90,7 +95,7 @@ func newLimits(clock clock.PassiveClock) *limits {
 		clock: clock,
 		peers: connlimit.NewCounter(maxConnections, maxPerPeer),
 		pods:  reviewPods.limiter(), others: reviewOthers.limiter(), calls: callTotal.limiter(),
-		ofAddress: lru.New(maxRemembered), ofPod: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered),
+		ofAddress: lru.New(maxRemembered), ofPod: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered), ofVM: lru.New(maxRemembered),
 	}
 }
 
@@ -150,7 +155,32 @@ func (l *limits) limiter(ctx context.Context, method string) (own, total *rate.L
 		}
 		return l.ofKey(l.ofAddress, connlimit.OriginOf(from), issueAddress), nil
 	}
+	if own := l.renewal(ctx, caller, method); own != nil {
+		return own, nil
+	}
 	return l.ofKey(l.ofPeer, caller, callPeer), l.calls
+}
+
+// renewalBurst is the burst of renewals of a VM: those of a hypervisor that has lost its connection several times.
+const renewalBurst = 10
+
+// renewal returns the limit of a call that renews a lease; nil for other calls. Each VM has its own limit and there is
+// no total, because the controller starts no more VMs than it has capacity for. So no hypervisor, and no number of them,
+// can keep another one from renewing its lease.
+func (l *limits) renewal(ctx context.Context, caller identity.Peer, method string) *rate.Limiter {
+	if l.renewals == nil || method != vmpb.VMController_RunLease_FullMethodName {
+		return nil
+	}
+	vm := types.NamespacedName{Namespace: caller.Namespace, Name: caller.VM}
+	perSecond := rate.Limit(l.renewals(ctx, vm, caller.Pod))
+	if perSecond == 0 {
+		return nil
+	}
+	own := l.ofKey(l.ofVM, vm, budget{perSecond, renewalBurst})
+	if own.Limit() != perSecond { // the VM has leases of another duration
+		own.SetLimitAt(l.clock.Now(), perSecond)
+	}
+	return own
 }
 
 // ofKey returns the limiter of a key.

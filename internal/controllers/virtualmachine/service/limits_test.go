@@ -337,6 +337,50 @@ func TestServer_LimitsCallsPerPeer(t *testing.T) {
 	}
 }
 
+// TestLimits_RenewalsAreNotRefusedBecauseOfOthers checks that hypervisors that call as often as they can, whether they have
+// leases or not, do not keep others from renewing their leases.
+func TestLimits_RenewalsAreNotRefusedBecauseOfOthers(t *testing.T) {
+	const vms, every = 200, 20 * time.Second // a third of a minute
+	now := testingclock.NewFakePassiveClock(time.Now())
+	limits := newLimits(now)
+	limits.renewals = func(_ context.Context, vm types.NamespacedName, _ string) float64 {
+		if strings.HasPrefix(vm.Name, "locked") {
+			return 0
+		}
+		return 2 / every.Seconds()
+	}
+	callers := map[string][]context.Context{}
+	for i := range vms {
+		for _, kind := range []string{"honest", "hostile", "locked"} {
+			name := fmt.Sprintf("%s-%d", kind, i)
+			callers[kind] = append(callers[kind], as(t, name, name+"-1"))
+		}
+	}
+	const renew, report = vmpb.VMController_RunLease_FullMethodName, vmpb.VMController_ReportState_FullMethodName
+	granted := map[string]int{}
+	for second := range 60 {
+		for i := range vms {
+			for range 20 {
+				if limits.check(callers["hostile"][i], renew) == nil {
+					granted["hostile"]++
+				}
+				_ = limits.check(callers["hostile"][i], report)
+				_ = limits.check(callers["locked"][i], renew)
+			}
+			if (second+i)%int(every.Seconds()) != 0 {
+				continue
+			}
+			if err := limits.check(callers["honest"][i], renew); err != nil {
+				t.Fatalf("after %d s, the renewal of VM %d is refused: %v", second, i, err)
+			}
+		}
+		now.SetTime(now.Now().Add(time.Second))
+	}
+	if most := vms * (renewalBurst + 60/10); granted["hostile"] > most {
+		t.Errorf("hostile hypervisors got %d renewals, want at most %d", granted["hostile"], most)
+	}
+}
+
 // TestReport_OutdatedIsIgnored checks that a report that arrives after a later one of the same run is ignored.
 func TestReport_OutdatedIsIgnored(t *testing.T) {
 	s := New(Options{Registry: &authority.Registry{Clock: clock.RealClock{}}})

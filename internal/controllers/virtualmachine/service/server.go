@@ -35,6 +35,7 @@ func (s *Server) Start(ctx context.Context) error {
 	registry := s.Service.Registry
 	logger := log.FromContext(ctx).WithName("vmcontroller")
 	bounds := newLimits(registry.Clock)
+	bounds.renewals = registry.RenewalLimit
 	// Refuse clients without a certificate first, so that their calls do not count toward the limits.
 	options := append(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions()...)
 	server := grpc.NewServer(options...)
