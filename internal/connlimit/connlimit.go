@@ -79,7 +79,7 @@ type conn struct {
 	mu sync.Mutex
 	// leave leaves the current pool.
 	leave func()
-	// yield ends the current turn to compute; nil if there is none.
+	// yield completes the current turn to compute; nil if there is none.
 	yield func()
 	ended bool
 }

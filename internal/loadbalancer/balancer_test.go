@@ -297,12 +297,12 @@ func TestBalancer_HasShareOfTotal(t *testing.T) {
 // addressed is a connection of a client with an address.
 type addressed struct {
 	net.Conn
-	from net.IP
-	ends func()
+	from   net.IP
+	closed func()
 }
 
 func (a addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from} }
-func (a addressed) Close() error         { a.ends(); return nil }
+func (a addressed) Close() error         { a.closed(); return nil }
 
 // Clients with many connections, from several addresses, do not keep out others, and those with few connections stay.
 func TestBalancer_SharesCapacityBetweenClients(t *testing.T) {
@@ -314,7 +314,7 @@ func TestBalancer_SharesCapacityBetweenClients(t *testing.T) {
 			b := New(opts)
 			open := map[byte]int{}
 			connect := func(from byte) bool {
-				_, ok := b.admit(addressed{from: net.IPv4(192, 0, 2, from), ends: func() { open[from]-- }})
+				_, ok := b.admit(addressed{from: net.IPv4(192, 0, 2, from), closed: func() { open[from]-- }})
 				if ok {
 					open[from]++
 				}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +35,7 @@ func BenchmarkRenewal(b *testing.B) {
 			b.Fatal(err)
 		}
 		vm.Status.ActivePodName, vm.Status.ActivePodUID, vm.Status.ActiveRunID = vm.Name, "uid", "1"
-		vm.Status.Lease = &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, DurationSeconds: 60, FencingToken: 1}
+		vm.Status.Lease = &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, DurationSeconds: 60, FencingToken: 1, TransitionTime: metav1.Now()}
 		if err := server.Status().Update(b.Context(), vm); err != nil {
 			b.Fatal(err)
 		}

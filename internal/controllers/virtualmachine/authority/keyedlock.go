@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// keyedLocks allow the hypervisors of each VM only one concurrent call to the API server. Other calls wait here and
-// not in the queue of the client, where they would delay the calls of all VMs. Leases must be renewed in time even if
+// keyedLocks allow the hypervisors of each VM only one concurrent call to the API server with a client. Other calls wait
+// here and not in the queue of the client, where they would delay the calls of all VMs. Leases must be renewed in time even if
 // a hypervisor floods the controller with requests. The zero value is ready to use.
 type keyedLocks struct {
 	mu   sync.Mutex
