@@ -117,21 +117,24 @@ func instanceRank(machine *v1alpha1.Machine, replaced bool) int {
 // order lists the phases in the order in which Machines are deleted.
 var order = []v1alpha1.MachinePhase{
 	v1alpha1.MachineTerminating, v1alpha1.MachineFailed, v1alpha1.MachineCrashLoopBackOff, v1alpha1.MachineUnknown,
-	v1alpha1.MachinePending, v1alpha1.MachineAvailable, v1alpha1.MachineRunning,
+	v1alpha1.MachinePending, v1alpha1.MachineAvailable, restored, v1alpha1.MachineRunning,
 }
 
+// restored stands for the phase of Machines that are Restored.
+const restored v1alpha1.MachinePhase = "restored"
+
 // Restored reports whether a Machine has a VM, but no phase: it was restored from a backup, which does not contain the
-// status. Its VM is likely to be in use.
+// status, and its VM is likely to be in use. A new Machine is in this state, too, until its first status is written.
 func Restored(machine *v1alpha1.Machine) bool {
 	return machine.Status.CurrentStatus.Phase == "" && machine.Spec.ProviderID != ""
 }
 
 // phaseRank returns the rank of a Machine by its phase. Unlisted phases come first, as in MCM, except for restored
-// Machines, which count as Running. A Machine that is being updated in place comes last, and so does an updated
+// Machines, which come just before Running ones. A Machine that is being updated in place comes last, and so does an updated
 // Machine of a replaced set that waits to be moved. MCM deletes the former first and treats the latter like others.
 func phaseRank(machine *v1alpha1.Machine, replaced bool) int {
 	if Restored(machine) {
-		return slices.Index(order, v1alpha1.MachineRunning)
+		return slices.Index(order, restored)
 	}
 	if inplaceupdate.Updating(machine) || replaced && inplaceupdate.Waits(machine) {
 		return len(order)

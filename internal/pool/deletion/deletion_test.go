@@ -135,14 +135,15 @@ func TestCompare_OrdersByEachCriterion(t *testing.T) {
 			machine("b", phase(v1alpha1.MachineTerminating), age(2*time.Hour)),
 			machine("0", phase(v1alpha1.MachineFailed), age(9*time.Hour)),
 		},
-		"Machines without a VM before others; restored Machines, which have no phase yet, like Running ones": {
+		"Machines without a VM before others; restored and new Machines with a VM, which have no phase yet, before Running ones": {
 			machine("z", phase(v1alpha1.MachineFailed), withVM),
 			machine("y", phase(v1alpha1.MachinePending), age(time.Minute)),
 			machine("x", age(time.Minute)),
 			machine("w", phase(v1alpha1.MachineUnknown), withVM, age(9*time.Hour)),
 			machine("v", phase(v1alpha1.MachinePending), withVM, age(9*time.Hour)),
 			machine("u", phase(""), withVM, age(9*time.Hour)),
-			machine("t", withVM),
+			machine("t", phase(""), withVM),
+			machine("s", withVM, age(9*time.Hour)),
 		},
 		"a mark and a priority before a VM": {
 			machine("z", withVM, onlyMarked(noon)),
