@@ -94,7 +94,8 @@ func deleteGuarded(ctx context.Context, r *run) error {
 	return client.IgnoreNotFound(r.control.Client.DeleteAllOf(ctx, &v1alpha1.Machine{}, client.InNamespace(r.control.Namespace)))
 }
 
-// triedEvictions checks that an eviction of each guarded Pod was attempted.
+// triedEvictions checks that an eviction of each guarded Pod was attempted, and that a manager acts. A manager that starts
+// while the control cluster is unavailable exits, and something else starts it again.
 func triedEvictions(_ context.Context, r *run) error {
 	tried := map[string]bool{}
 	for _, p := range r.gate.recorded() {
@@ -104,6 +105,9 @@ func triedEvictions(_ context.Context, r *run) error {
 		if !tried["pods/eviction "+name] {
 			return fmt.Errorf("that of %s was not", name)
 		}
+	}
+	if !r.gate.acts() {
+		return errors.New("no manager acts")
 	}
 	return nil
 }

@@ -31,6 +31,8 @@ type gate struct {
 	// manager is the running process, which is killed at the planned point, or nil. In scenarios in which the
 	// plug-in is killed, it is the plug-in.
 	manager *process
+	// acting is the process that last began an operation.
+	acting *process
 	// companion is a process that works with it and is not killed, or nil.
 	companion *process
 	// driverOnly restricts points to calls of the driver.
@@ -125,6 +127,13 @@ func (g *gate) lives(manager *process) bool {
 	return g.manager == manager || g.companion == manager
 }
 
+// acts reports whether the running process began the last operation, so that it has started completely.
+func (g *gate) acts() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.manager != nil && g.acting == g.manager
+}
+
 // runs sets the running process.
 func (g *gate) runs(manager *process) {
 	g.mu.Lock()
@@ -180,6 +189,7 @@ func (g *gate) enter(manager *process, op operation) (p point, planned way, aliv
 	if !g.mayBegin(manager, op) {
 		return p, "", false
 	}
+	g.acting = manager
 	p = point{op, 0}
 	if g.open && (!g.driverOnly || op.server == "driver") {
 		g.counts[op]++
