@@ -172,6 +172,10 @@ const (
 	TaintKeyExcess = "status-taint.cluster-autoscaler.kubernetes.io/millwright-excess"
 	// TaintKeyCriticalComponentsNotReady prevents a Pending machine from becoming Running.
 	TaintKeyCriticalComponentsNotReady = "node.gardener.cloud/critical-components-not-ready"
+	// TaintKeyToBeDeleted makes the service controller and kube-proxy remove a node from load balancers. The cluster
+	// autoscaler, which defines it, and the machine controller set it on nodes that they delete. Its value is the
+	// time in seconds since 1970, and its effect is NoSchedule.
+	TaintKeyToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 	// TaintKeyPreserved keeps new pods off the node of a Failed machine that is preserved.
 	TaintKeyPreserved = "node.machine.sapcloud.io/preserved"
 )
@@ -215,6 +219,16 @@ const (
 	UpdateSuccessful = "UpdateSuccessful"
 	// UpdateFailed is the reason once the agent has reported a failure.
 	UpdateFailed = "UpdateFailed"
+)
+
+// Conditions in the status of a Machine that do not come from its Node.
+const (
+	// ConditionMachineJoined shows whether the node of a machine has joined the cluster within the creation timeout.
+	// Future versions of MCM write it. Millwright only keeps it.
+	ConditionMachineJoined corev1.NodeConditionType = "MachineJoined"
+	// FailedJoin is the reason of ConditionMachineJoined, and the error code of the last operation, if the node has
+	// not joined in time. It is not a code of a driver.
+	FailedJoin = "FailedJoin"
 )
 
 // Names of the leases of MCM's two processes. A manager that runs their controllers must hold them.

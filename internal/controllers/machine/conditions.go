@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
@@ -16,18 +17,49 @@ import (
 // Limits of the conditions that are copied from a node to its Machine. An attacker who controls the guest can write
 // any conditions.
 const (
-	maxConditions       = 32
-	maxConditionField   = 256 // the type, the status and the reason, in bytes
-	maxConditionMessage = 1024
+	maxConditions        = 32
+	maxForeignConditions = 16  // of maxConditions, those that other programs set on the Machine
+	maxConditionField    = 256 // the type, the status and the reason, in bytes
+	maxConditionMessage  = 1024
 	// A node may change conditionBurst times in a row. After that, one change is copied per conditionInterval.
 	conditionBurst    = 10
 	conditionInterval = 10 * time.Second
 )
 
-// bounded returns the conditions that are copied to a Machine. It prefers those that determine the health of the
-// Machine, given the bad conditions, and keeps the order. The message of the last one shows how many are left out.
-func bounded(conditions []corev1.NodeCondition, bad []string) []corev1.NodeCondition {
-	others := maxConditions // how many conditions that do not matter are kept
+// merged returns the conditions of a Machine: those of its node, and those that other programs have set on the Machine.
+func merged(machine, node []corev1.NodeCondition, bad []string, now time.Time) []corev1.NodeCondition {
+	node = slices.DeleteFunc(slices.Clone(node), func(c corev1.NodeCondition) bool { return c.Type == v1alpha1.ConditionMachineJoined })
+	others := foreign(machine, node, bad)
+	next := bounded(node, bad, maxConditions-len(others))
+	for i := range next {
+		if next[i].LastHeartbeatTime.IsZero() {
+			next[i].LastHeartbeatTime = metav1.NewTime(now) // so that foreign recognizes it as a copy
+		}
+	}
+	return append(next, others...)
+}
+
+// foreign returns the conditions of a Machine that were not copied from its node. Copies have a heartbeat time, also
+// those that MCM made of conditions that a kubelet or another agent of the node sets. The guest cannot set
+// MachineJoined, which is not copied.
+func foreign(machine, node []corev1.NodeCondition, bad []string) []corev1.NodeCondition {
+	var kept, joined []corev1.NodeCondition
+	for i := range machine {
+		switch kind := machine[i].Type; {
+		case kind == v1alpha1.ConditionMachineJoined:
+			joined = append(joined, short(machine[i]))
+		case machine[i].LastHeartbeatTime.IsZero() && !matters(kind, bad) && noderef.Condition(node, kind) == nil:
+			kept = append(kept, short(machine[i]))
+		}
+	}
+	kept = append(joined, kept...)
+	return kept[:min(len(kept), maxForeignConditions)]
+}
+
+// bounded returns at most limit of a node's conditions. It prefers those that determine the health of the Machine,
+// given the bad conditions, and keeps the order. The message of the last one shows how many are left out.
+func bounded(conditions []corev1.NodeCondition, bad []string, limit int) []corev1.NodeCondition {
+	others := limit // how many conditions that do not matter are kept
 	for i := range conditions {
 		if matters(conditions[i].Type, bad) {
 			others--
@@ -36,7 +68,7 @@ func bounded(conditions []corev1.NodeCondition, bad []string) []corev1.NodeCondi
 	var kept []corev1.NodeCondition
 	for i := range conditions {
 		important := matters(conditions[i].Type, bad)
-		if len(kept) == maxConditions || !important && others <= 0 {
+		if len(kept) == limit || !important && others <= 0 {
 			continue
 		}
 		if !important {
@@ -71,9 +103,10 @@ func short(condition corev1.NodeCondition) corev1.NodeCondition {
 }
 
 // copyConditions copies the node's conditions to the Machine, unless only heartbeats differ. If the node changes too
-// often, it does not copy them, and returns the time until it will.
+// often, it does not copy them, and returns the time until it will. The Machine keeps the conditions that other
+// programs have set on it.
 func (s *scope) copyConditions(bad []string) time.Duration {
-	next := bounded(s.node.Status.Conditions, bad)
+	next := merged(s.machine.Status.Conditions, s.node.Status.Conditions, bad, s.now)
 	if !noderef.ConditionsDiffer(s.machine.Status.Conditions, next) {
 		return 0
 	}

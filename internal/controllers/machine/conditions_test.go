@@ -58,7 +58,7 @@ func TestConditions_AreBounded(t *testing.T) {
 // TestConditions_ShortAreCopiedUnchanged checks that usual conditions are copied as MCM copies them.
 func TestConditions_ShortAreCopiedUnchanged(t *testing.T) {
 	conditions := append(manyConditions(maxConditions-1, 100), ready)
-	if got := bounded(conditions, nil); !slices.Equal(got, conditions) {
+	if got := bounded(conditions, nil, maxConditions); !slices.Equal(got, conditions) {
 		t.Errorf("%d conditions become %v", len(conditions), got)
 	}
 }

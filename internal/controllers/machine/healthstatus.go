@@ -71,10 +71,14 @@ func (s *scope) replacementDelayed(timeout time.Duration, verdict budget.Verdict
 	}
 }
 
-// describe lists conditions, sorted by type. It omits times, so that heartbeats do not change the result.
+// describe lists the node's conditions among those of a Machine, sorted by type. It omits times, so that heartbeats do
+// not change the result.
 func describe(conditions []corev1.NodeCondition) string {
 	var parts []string
 	for _, condition := range conditions {
+		if condition.Type == v1alpha1.ConditionMachineJoined {
+			continue
+		}
 		parts = append(parts, fmt.Sprintf("%s=%s (%s)", condition.Type, condition.Status, condition.Reason))
 	}
 	slices.Sort(parts)

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 )
@@ -23,10 +24,10 @@ func (t bootstrapTokens) keep(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// revokeOfJoined deletes the token after the kubelet has its own credentials. It does so while the Machine has no
-// conditions, that is, until the status of this pass is stored. So the token is deleted even after a crash.
+// revokeOfJoined deletes the token after the kubelet has its own credentials. It does so while the Machine does not have
+// the node's conditions, that is, until the status of this pass is stored. So the token is deleted even after a crash.
 func (t bootstrapTokens) revokeOfJoined(ctx context.Context, s *scope) flow.Result {
-	if len(s.machine.Status.Conditions) > 0 || len(s.node.Status.Conditions) == 0 {
+	if noderef.Reported(s.machine.Status.Conditions) || !noderef.Reported(s.node.Status.Conditions) {
 		return flow.Continue()
 	}
 	return flow.Fail(t.Tokens.Revoke(ctx, s.key()))
@@ -34,7 +35,7 @@ func (t bootstrapTokens) revokeOfJoined(ctx context.Context, s *scope) flow.Resu
 
 // revokeOfUnjoined deletes the token of a Machine that is being deleted before its node has joined.
 func (t bootstrapTokens) revokeOfUnjoined(ctx context.Context, s *scope) flow.Result {
-	if t.Tokens == nil || len(s.machine.Status.Conditions) > 0 {
+	if t.Tokens == nil || noderef.Reported(s.machine.Status.Conditions) {
 		return flow.Continue()
 	}
 	return flow.Fail(t.Tokens.Revoke(ctx, s.key()))

@@ -3,6 +3,7 @@ package noderef
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,13 @@ func Healthy(conditions []corev1.NodeCondition, bad []string) bool {
 		}
 	}
 	return len(conditions) > 0
+}
+
+// Reported reports whether the conditions show that a kubelet has reported the status of its node. Other programs may
+// set conditions on a Machine before its node joins, and on a node before its kubelet reports. Only the condition Ready
+// always comes from the kubelet.
+func Reported(conditions []corev1.NodeCondition) bool {
+	return Condition(conditions, corev1.NodeReady) != nil
 }
 
 // DefaultBadConditions is the default of the manager's flag --node-conditions.
@@ -81,6 +89,15 @@ func CriticalComponentsReady(node *corev1.Node) bool {
 	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == v1alpha1.TaintKeyCriticalComponentsNotReady
 	})
+}
+
+// SetToBeDeleted sets the taint that makes load balancers stop sending connections to a node. It does not change a taint
+// that is already set, for example by the cluster autoscaler.
+func SetToBeDeleted(node *corev1.Node, now time.Time) {
+	taint := corev1.Taint{Key: v1alpha1.TaintKeyToBeDeleted, Value: strconv.FormatInt(now.Unix(), 10), Effect: corev1.TaintEffectNoSchedule}
+	if findTaint(node.Spec.Taints, taint) == nil {
+		node.Spec.Taints = append(node.Spec.Taints, taint)
+	}
 }
 
 // SetTerminating sets the termination condition of a node whose Machine is being deleted, because it is

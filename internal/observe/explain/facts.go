@@ -11,6 +11,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/observe/explain/report"
 )
 
@@ -82,9 +83,10 @@ type Flags struct {
 	NodeConditions []string
 }
 
-// Copied returns a Target with the node's conditions from the Machine's status.
+// Copied returns a Target with the node's conditions from the Machine's status. It has no node if the Machine has only
+// conditions of other programs.
 func Copied(machine *v1alpha1.Machine) Target {
-	if len(machine.Status.Conditions) == 0 {
+	if !noderef.Reported(machine.Status.Conditions) {
 		return Target{}
 	}
 	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: machine.Status.Conditions}}

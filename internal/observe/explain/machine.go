@@ -133,7 +133,7 @@ type failure struct {
 // failure returns the driver's error because of which the Machine waits, if there is one. The code is in the last
 // operation of a creation, and in the event of a deletion.
 func (e *explainer) failure() (failure, bool) {
-	if !e.lastFailed() {
+	if !e.lastFailed() || e.last.ErrorCode == v1alpha1.FailedJoin {
 		return failure{}, false
 	}
 	code, method := e.last.ErrorCode, timeouts.Create

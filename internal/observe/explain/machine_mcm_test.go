@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -73,5 +74,28 @@ func TestMachine_CreationFailureHasCauseOfEvent(t *testing.T) {
 		if first.Cause != want || !strings.Contains(first.Text, text) || first.Remedy == "" {
 			t.Errorf("event with cause %q: the first finding is %+v, want %s with a remedy", cause, first, want)
 		}
+	}
+}
+
+// TestMachine_FailedJoinIsNotAnErrorOfTheDriver checks the cause of a Machine that has not joined in time, for which
+// future versions of MCM record an error code of their own.
+func TestMachine_FailedJoinIsNotAnErrorOfTheDriver(t *testing.T) {
+	given := all(phase(v1alpha1.MachineFailed, time.Second), noNode,
+		last(create, failed, time.Second, "Machine pool-a-x7k2p failed to join the cluster in 20 minutes.", v1alpha1.FailedJoin))
+	if first := Machine(facts(given), now).Why[0]; first.Cause != v1alpha1.CauseCreationTimeout {
+		t.Errorf("the first finding is %s: %s", first.Cause, first.Text)
+	}
+}
+
+// TestCopied_NeedsConditionsOfTheNode checks that conditions of other programs on a Machine do not count as its node.
+func TestCopied_NeedsConditionsOfTheNode(t *testing.T) {
+	machine := &v1alpha1.Machine{}
+	machine.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionMachineJoined, Status: corev1.ConditionFalse, Reason: v1alpha1.FailedJoin}}
+	if got := Copied(machine); got.Node != nil || got.Copied {
+		t.Errorf("target %+v of a Machine that has not joined", got)
+	}
+	machine.Status.Conditions = append(machine.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+	if got := Copied(machine); got.Node == nil || !got.Copied {
+		t.Errorf("target %+v of a Machine that has joined", got)
 	}
 }

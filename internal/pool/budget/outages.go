@@ -66,6 +66,12 @@ func (p Pool) Outages(zones []string, known Outages, memory time.Duration) Outag
 	return outages
 }
 
+// healthyNode reports whether the node of a Machine was healthy when its conditions were copied to the Machine.
+func healthyNode(machine *v1alpha1.Machine) bool {
+	conditions := machine.Status.Conditions
+	return noderef.Reported(conditions) && noderef.Healthy(conditions, noderef.BadConditions(machine, noderef.DefaultBadConditions))
+}
+
 // unhealthy returns how many Machines of a zone are unhealthy, and whether any other Machine is healthy or may
 // become healthy. Machines that are being deleted count if their nodes were unhealthy.
 func (p Pool) unhealthy(zone string) (count int, others bool) {
@@ -74,7 +80,7 @@ func (p Pool) unhealthy(zone string) (count int, others bool) {
 		case p.zone(machine) != zone:
 		case machine.DeletionTimestamp.IsZero() && !Unhealthy(machine):
 			others = true
-		case machine.DeletionTimestamp.IsZero() || !noderef.Healthy(machine.Status.Conditions, noderef.BadConditions(machine, noderef.DefaultBadConditions)):
+		case machine.DeletionTimestamp.IsZero() || !healthyNode(machine):
 			count++
 		}
 	}

@@ -127,7 +127,10 @@ func TestPool_OutagesByMachines(t *testing.T) {
 		machine.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		return machine
 	}
+	neverJoined := deleted(in("a", failed), false)
+	neverJoined.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionMachineJoined, Status: corev1.ConditionFalse, Reason: v1alpha1.FailedJoin}}
 	for name, p := range map[string]Pool{
+		"machines that never joined":                 pool(neverJoined, in("a", failed)),
 		"a healthy machine is being deleted":         pool(in("a", unknown), in("a", failed), deleted(in("a", running), true)),
 		"unhealthy machines with healthy conditions": pool(readyAnd(in("a", failed)), readyAnd(in("a", unknown))),
 	} {
