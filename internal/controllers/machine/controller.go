@@ -104,6 +104,7 @@ func (c *Controller) termination() []flow.Step[*scope] {
 		{Name: "Cordon", Run: c.drainer.cordon},
 		{Name: "Drain", Run: c.drainer.drain},
 		{Name: "DeleteAttachments", Run: c.drainer.deleteAttachments},
+		{Name: "LeaveLoadBalancers", Run: c.drainer.leaveLoadBalancers},
 		{Name: "DeleteInstance", Run: c.instances.delete},
 		{Name: "DeleteNode", Run: c.nodes.delete},
 		{Name: "RevokeToken", Run: c.tokens.revokeOfUnjoined},

@@ -43,6 +43,9 @@ func TestMachine_DeletionWrites(t *testing.T) {
 	if h.node() == nil {
 		t.Fatal("the node was deleted before the VM")
 	}
+	if len(toBeDeleted(h.node())) != 1 {
+		t.Error("the node was not removed from load balancers")
+	}
 	h.Settle()
 	want := []string{"patch status of Node", "patch Node", "patch status of Machine", "patch Node", "delete Node", "patch Machine"}
 	if diff := cmp.Diff(want, h.TakeWrites()); diff != "" {

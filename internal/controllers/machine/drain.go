@@ -142,12 +142,50 @@ func (d *drainer) announce(ctx context.Context, s *scope) flow.Result {
 	return s.markedForDrain(ctx, d.nodes.patchStatus(ctx, &s.node, func(n *corev1.Node) { noderef.SetTerminating(n, !healthy, s.now) }))
 }
 
-// cordon makes the node unschedulable.
+// cordon makes the node unschedulable. If there is nothing to drain, the same request removes the node from load
+// balancers.
 func (d *drainer) cordon(ctx context.Context, s *scope) flow.Result {
+	if s.node == nil || s.node.Spec.Unschedulable {
+		return flow.Continue()
+	}
+	drained, err := d.nothingToDrain(ctx, s)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if drained {
+		err := d.nodes.retire(ctx, &s.node, s.now)
+		if !apierror.Denied(err) {
+			return s.markedForDrain(ctx, err)
+		}
+	}
+	return s.markedForDrain(ctx, d.nodes.cordon(ctx, &s.node))
+}
+
+// nothingToDrain reports whether the drain will not wait for any Pods. If the cache is out of date, the drain may find
+// some nevertheless.
+func (d *drainer) nothingToDrain(ctx context.Context, s *scope) (bool, error) {
+	if d.Drain.Drainer == nil || s.force != drain.NotForced {
+		return true, nil
+	}
+	return d.Drain.Drainer.IsEmpty(ctx, s.node.Name)
+}
+
+// leaveLoadBalancers removes the drained node from load balancers before its VM is deleted. It only retries after a
+// conflict, since the VM must be deleted even if the API server does not accept the taint.
+func (d *drainer) leaveLoadBalancers(ctx context.Context, s *scope) flow.Result {
 	if s.node == nil {
 		return flow.Continue()
 	}
-	return s.markedForDrain(ctx, d.nodes.cordon(ctx, &s.node))
+	switch err := d.nodes.retire(ctx, &s.node, s.now); {
+	case err == nil:
+	case apierror.Gone(err):
+		s.node = nil
+	case edge.Outdated(err):
+		return flow.Fail(err)
+	default:
+		ctrl.LoggerFrom(ctx).Info("cannot remove the node from load balancers; continuing with the deletion of its VM", "node", s.node.Name, "err", err.Error())
+	}
+	return flow.Continue()
 }
 
 // markedForDrain returns the result of a write to the node, which must succeed unless the drain is forced.

@@ -46,6 +46,10 @@ func (d *fakeDrainer) Drain(_ context.Context, req drain.Request) (drain.Report,
 	return made, nil
 }
 
+func (d *fakeDrainer) IsEmpty(context.Context, string) (bool, error) {
+	return len(d.reports) == 0 || d.reports[0].Done, nil
+}
+
 func (d *fakeDrainer) DeleteAttachments(context.Context, string) (bool, error) {
 	d.deleted++
 	return d.deleted > d.attachments, nil

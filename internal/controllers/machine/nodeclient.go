@@ -91,6 +91,15 @@ func (n *nodeClient) cordon(ctx context.Context, node **corev1.Node) error {
 	})
 }
 
+// retire makes a node unschedulable, and sets the taint that makes load balancers stop using it.
+func (n *nodeClient) retire(ctx context.Context, node **corev1.Node, now time.Time) error {
+	return n.patch(ctx, node, func(node *corev1.Node) error {
+		node.Spec.Unschedulable = true
+		noderef.SetToBeDeleted(node, now)
+		return nil
+	})
+}
+
 // readLive reads a node from the API server instead of the cache. It returns nil if the node does not exist.
 func (n *nodeClient) readLive(ctx context.Context, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, outage.ResponseTimeout)

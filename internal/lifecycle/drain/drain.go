@@ -110,6 +110,8 @@ type Interface interface {
 	// Drain runs one pass of the drain of a node. It returns an error if the cache could not be read. The Report has the
 	// problems of Pods.
 	Drain(ctx context.Context, req Request) (Report, error)
+	// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict.
+	IsEmpty(ctx context.Context, node string) (bool, error)
 	// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports whether all of them are
 	// being deleted, the node is gone, or nothing is attached to it.
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)

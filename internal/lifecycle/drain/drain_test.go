@@ -109,3 +109,24 @@ func failing(of client.Client, kind string) client.Client {
 		return nil
 	})
 }
+
+// TestDrainer_IsEmpty checks that only Pods that a drain evicts count, and that a node whose Pods cannot be read does not
+// count as empty.
+func TestDrainer_IsEmpty(t *testing.T) {
+	staying := []client.Object{
+		onNode("daemon", owned("DaemonSet", "apps/v1")),
+		onNode("elsewhere", func(p *corev1.Pod) { p.Spec.NodeName = "other" }),
+	}
+	if empty, err := drainerOver(t, staying...).IsEmpty(t.Context(), "node"); err != nil || !empty {
+		t.Errorf("with Pods that stay: %v, %v", empty, err)
+	}
+	d := drainerOver(t, append(staying, onNode("web", nil))...)
+	if empty, err := d.IsEmpty(t.Context(), "node"); err != nil || empty {
+		t.Errorf("with a Pod to evict: %v, %v", empty, err)
+	}
+	d = drainerOver(t)
+	d.Client = failing(d.Client, "*v1.PodList")
+	if _, err := d.IsEmpty(t.Context(), "node"); !errors.Is(err, errUnavailable) {
+		t.Errorf("with an unreadable cache: %v", err)
+	}
+}

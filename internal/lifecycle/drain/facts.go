@@ -146,6 +146,27 @@ type known struct {
 	volumes []string
 }
 
+// podsToLeave returns the Pods of a node in the cache that a drain evicts. They must not be modified.
+func (d *Drainer) podsToLeave(ctx context.Context, node string) ([]*corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	if err := d.Client.List(ctx, pods, client.MatchingFields{PodByNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the pods of node %s: %w", node, err)
+	}
+	var leaving []*corev1.Pod
+	for i := range pods.Items {
+		if p := &pods.Items[i]; MustLeave(p) {
+			leaving = append(leaving, p)
+		}
+	}
+	return leaving, nil
+}
+
+// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict.
+func (d *Drainer) IsEmpty(ctx context.Context, node string) (bool, error) {
+	pods, err := d.podsToLeave(ctx, node)
+	return len(pods) == 0, err
+}
+
 // gather reads the facts from the cache. It returns nil if the node is gone.
 func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts, error) {
 	node := &corev1.Node{}
@@ -159,18 +180,16 @@ func (d *Drainer) gather(ctx context.Context, req Request, before known) (*facts
 	for _, attached := range node.Status.VolumesAttached {
 		f.attached = append(f.attached, attached.Name)
 	}
-	pods := &corev1.PodList{}
-	if err := d.Client.List(ctx, pods, client.MatchingFields{PodByNode: req.Node}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing the pods of node %s: %w", req.Node, err)
+	pods, err := d.podsToLeave(ctx, req.Node)
+	if err != nil {
+		return nil, err
 	}
-	for i := range pods.Items {
-		if p := &pods.Items[i]; MustLeave(p) {
-			fact, err := d.gatherPod(ctx, req, p, f.volumes)
-			if err != nil {
-				return nil, err
-			}
-			f.pods = append(f.pods, fact)
+	for _, p := range pods {
+		fact, err := d.gatherPod(ctx, req, p, f.volumes)
+		if err != nil {
+			return nil, err
 		}
+		f.pods = append(f.pods, fact)
 	}
 	slices.SortFunc(f.pods, byPriority)
 	if err := d.gatherBudgets(ctx, f, before.refused); err != nil {

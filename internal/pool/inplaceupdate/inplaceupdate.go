@@ -178,11 +178,13 @@ func Nominate(node *corev1.Node, selected bool) {
 }
 
 // Finish returns an updated node to use, as MCM does: without the labels of the update, schedulable, and with
-// the taint that Gardener removes when the node's critical components are ready.
+// the taint that Gardener removes when the node's critical components are ready. It also returns the node to load
+// balancers.
 func Finish(node *corev1.Node) {
 	Withdraw(node)
 	delete(node.Annotations, v1alpha1.AnnotationKeyMachineUpdateFailedReason)
 	node.Spec.Unschedulable = false
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.TaintKeyToBeDeleted })
 	taint := corev1.Taint{Key: v1alpha1.TaintKeyCriticalComponentsNotReady, Effect: corev1.TaintEffectNoSchedule}
 	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
 		node.Spec.Taints = append(node.Spec.Taints, taint)

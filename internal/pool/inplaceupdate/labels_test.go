@@ -56,10 +56,11 @@ func TestFinish_AddsTaintOnce(t *testing.T) {
 	t.Parallel()
 	node := labelledNode("", candidate, selected, result+"="+successful, "own")
 	node.Spec.Unschedulable = true
-	node.Spec.Taints = []corev1.Taint{{Key: "own", Effect: corev1.TaintEffectNoSchedule}}
+	own := corev1.Taint{Key: "own", Effect: corev1.TaintEffectNoSchedule}
+	node.Spec.Taints = []corev1.Taint{own, {Key: v1alpha1.TaintKeyToBeDeleted, Value: "1700000000", Effect: corev1.TaintEffectNoSchedule}}
 	node.Annotations = map[string]string{v1alpha1.AnnotationKeyMachineUpdateFailedReason: "disk full", "own": "yes"}
 	want := labelledNode("", "own")
-	want.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.TaintKeyCriticalComponentsNotReady, Effect: corev1.TaintEffectNoSchedule})
+	want.Spec.Taints = []corev1.Taint{own, {Key: v1alpha1.TaintKeyCriticalComponentsNotReady, Effect: corev1.TaintEffectNoSchedule}}
 	want.Annotations = map[string]string{"own": "yes"}
 	for range 2 {
 		Finish(node)
