@@ -54,7 +54,8 @@ func (a *assembly) mcmControllers() ([]controller, error) {
 		writer = withoutSelector{writer}
 	}
 	sets := machineset.Options{
-		Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines, Events: a.events.recorder("machineset-controller"),
+		Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines,
+		Events: a.events.recorder(componentMachineSet), SafetyEvents: a.events.recorder(componentMCM),
 		Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
 		Overshoot: &a.Overshoot, EnforceMinReadySeconds: a.EnforceMinReadySeconds, OutageMemory: a.Fallback.Memory,
 	}
@@ -75,7 +76,7 @@ func (a *assembly) mcmControllers() ([]controller, error) {
 	}
 	if a.runs(HalfSets) {
 		deployments := machinedeployment.Options{
-			Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines, Events: a.events.recorder("machinedeployment-controller"),
+			Client: writer, Live: a.mgr.GetAPIReader(), Machines: a.machines, Events: a.events.recorder(componentMCM),
 			Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs, ProtectNodes: a.ProtectNodes, InPlace: true,
 		}
 		if a.joined != nil {

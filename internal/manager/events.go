@@ -40,6 +40,14 @@ func correlationKey(event *corev1.Event) (common, different string) {
 	return common, different
 }
 
+// Sources of events on MachineSets and MachineDeployments, as in MCM. Users select events by them.
+const (
+	// componentMachineSet is the source of events about creating and deleting Machines.
+	componentMachineSet = "machineset-controller"
+	// componentMCM is the source of events on MachineDeployments, and on MachineSets that are frozen or unfrozen.
+	componentMCM = "machine-controller-manager"
+)
+
 // newEvents starts sending events with a separate connection and rate limit.
 func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 	clients, err := kubernetes.NewForConfig(apart(cluster))

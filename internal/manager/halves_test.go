@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -114,6 +115,20 @@ func (h *half) machines(g gomega.Gomega) []v1alpha1.Machine {
 	return list.Items
 }
 
+// wantSources waits for events, and checks that their sources are those of MCM.
+func (h *half) wantSources(want map[string]string) {
+	gomega.NewWithT(h).Eventually(func(g gomega.Gomega) {
+		list, got := &corev1.EventList{}, map[string]string{}
+		g.Expect(h.env.Client.List(h.Context(), list, client.InNamespace(h.env.Namespace))).To(gomega.Succeed())
+		for _, event := range list.Items {
+			if want[event.Reason] != "" {
+				got[event.Reason] = event.Source.Component
+			}
+		}
+		g.Expect(got).To(gomega.Equal(want))
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
+}
+
 // TestHalf_MachineSets checks that this half creates the machines of a deployment without the permissions and the driver
 // of the other half, and does nothing else with them.
 func TestHalf_MachineSets(t *testing.T) {
@@ -124,6 +139,7 @@ func TestHalf_MachineSets(t *testing.T) {
 		g.Expect(deployment.Status.Replicas).To(gomega.BeEquivalentTo(2))
 		g.Expect(deployment.Status.Selector).To(gomega.Equal("name=one"))
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
+	h.wantSources(map[string]string{"ScalingMachineSet": "machine-controller-manager", "SuccessfulCreate": "machineset-controller"})
 	if got := [2]string{h.holder(both[0]), h.holder(both[1])}; got[0] != "none" || got[1] == "none" {
 		t.Errorf("the leases are held by %q", got)
 	}

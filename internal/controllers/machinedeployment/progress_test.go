@@ -95,6 +95,13 @@ func TestMachineDeployment_Freeze(t *testing.T) {
 	if c := frozenCondition(); s.deployment().Labels[v1alpha1.LabelKeyFreeze] != "True" || c.Status != "True" || c.Reason != "MachineDeploymentStateSync" {
 		t.Errorf("labels %v, condition %+v", s.deployment().Labels, c)
 	}
+	s.setSet(t, "pool-a", func(set *v1alpha1.MachineSet) {
+		set.Status.Conditions = []v1alpha1.MachineSetCondition{{Type: v1alpha1.MachineSetFrozen, Status: v1alpha1.ConditionTrue, Reason: "OverShootingReplicaCount"}}
+	})
+	s.pass(t)
+	if c := frozenCondition(); c.Status != "True" || c.Reason != "OverShootingReplicaCount" {
+		t.Errorf("condition %+v, want the reason of the set", c)
+	}
 	s.change(func(d *v1alpha1.MachineDeployment) { d.Annotations[v1alpha1.AnnotationKeyUnfreeze] = "please" })
 	s.pass(t)
 	if got := s.only(t).Annotations[v1alpha1.AnnotationKeyUnfreeze]; got != "True" {

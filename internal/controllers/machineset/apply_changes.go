@@ -115,7 +115,7 @@ func (c *Controller) changeFreeze(ctx context.Context, f scale.Facts, operations
 			continue // the set was not frozen
 		}
 		// The type is Normal, as in MCM.
-		c.Events.Eventf(set, corev1.EventTypeNormal, reason, "%s machine set %s: %s", message, set.Name, why)
+		c.SafetyEvents.Eventf(set, corev1.EventTypeNormal, reason, "%s machine set %s: %s", message, set.Name, why)
 		ctrl.LoggerFrom(ctx).Info(message+" the machine set", "why", why)
 	}
 	return nil

@@ -51,7 +51,10 @@ type Options struct {
 	OutageMemory time.Duration
 	// Events records events on sets.
 	Events record.EventRecorder
-	Clock  clock.PassiveClock
+	// SafetyEvents records events on sets that are frozen or unfrozen, which have another source in MCM. If nil, Events
+	// records them.
+	SafetyEvents record.EventRecorder
+	Clock        clock.PassiveClock
 	// Concurrency is the number of sets that are reconciled at the same time.
 	Concurrency int
 	// Overshoot configures when a set is frozen. If nil, sets are never frozen.
@@ -77,6 +80,9 @@ type Controller struct {
 func New(opts Options) *Controller {
 	if opts.Machines == nil {
 		opts.Machines = fieldindex.Listed(opts.Client)
+	}
+	if opts.SafetyEvents == nil {
+		opts.SafetyEvents = opts.Events
 	}
 	opts.OutageMemory = cmp.Or(opts.OutageMemory, capacity.DefaultMemory)
 	c := &Controller{Options: opts}

@@ -65,6 +65,8 @@ func TestFreeze_FreezesAndUnfreezes(t *testing.T) {
 	s := newServer(objects...)
 	s.overshoot = &Overshoot{Up: 2, Down: 1}
 	c := s.newController()
+	safety := &recorder{}
+	c.SafetyEvents = safety
 	pass(t, c)
 	set := s.set()
 	if at := condition(set.Status.Conditions, v1alpha1.MachineSetFrozen); !scale.Frozen(set) || at < 0 ||
@@ -80,17 +82,16 @@ func TestFreeze_FreezesAndUnfreezes(t *testing.T) {
 	if set := s.set(); scale.Frozen(set) || len(set.Status.Conditions) != 0 {
 		t.Errorf("with two machines: labels %v, conditions %+v", set.Labels, set.Status.Conditions)
 	}
-	var frozenEvents []string
 	for _, line := range s.events.lines {
 		if strings.Contains(line, "rozeMachineSet: ") {
-			frozenEvents = append(frozenEvents, line)
+			t.Errorf("event %q has the source of other events", line)
 		}
 	}
 	want := []string{
 		"FrozeMachineSet: Froze machine set pool: 9 machines exist, at least the freeze limit of 6",
 		"UnfrozeMachineSet: Unfroze machine set pool: 2 machines exist, at most the unfreeze limit of 5",
 	}
-	if diff := cmp.Diff(want, frozenEvents); diff != "" {
+	if diff := cmp.Diff(want, safety.lines); diff != "" {
 		t.Errorf("events: want - got +\n%s", diff)
 	}
 }

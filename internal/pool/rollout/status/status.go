@@ -129,11 +129,24 @@ func (s *scope) replicaFailure() {
 }
 
 func (s *scope) frozen() {
-	message := ""
+	message, reason := "", v1alpha1.DeploymentReasonFrozen
 	if i := slices.IndexFunc(s.All(), scale.Frozen); i >= 0 {
-		message = fmt.Sprintf("MachineSet %q is frozen: it has too many machines and creates none until enough are deleted.", s.All()[i].Name)
+		set := s.All()[i]
+		message = fmt.Sprintf("MachineSet %q is frozen: it has too many machines and creates none until enough are deleted.", set.Name)
+		reason = frozenReason(set)
 	}
-	s.setOrRemove(v1alpha1.MachineDeploymentFrozen, v1alpha1.DeploymentReasonFrozen, message)
+	s.setOrRemove(v1alpha1.MachineDeploymentFrozen, reason, message)
+}
+
+// frozenReason returns the reason why a set is frozen. If the set has only the label, as after a change by a user, it
+// returns the reason that MCM uses then.
+func frozenReason(set *v1alpha1.MachineSet) string {
+	for _, condition := range set.Status.Conditions {
+		if condition.Type == v1alpha1.MachineSetFrozen && condition.Status == v1alpha1.ConditionTrue && condition.Reason != "" {
+			return condition.Reason
+		}
+	}
+	return v1alpha1.DeploymentReasonFrozen
 }
 
 // overlap reports other deployments that select the same Machines. Each deployment keeps its own Machines, but
