@@ -231,6 +231,14 @@ MUTATE ?= $(addprefix ./internal/pool/,budget counts deletion inplaceupdate live
 mutate: ## Change each condition and report those that no unit test covers (about 2,300 runs of unit tests; MUTATE=./PACKAGE)
 	@go run ./hack/mutate $$(go list -f '{{.Dir}}' $(MUTATE) | sed 's,^$(CURDIR),.,')
 
+# A regular expression of attempts, files, packages or tests that selects guards, and additional flags: make guards
+# ONLY=firewall GUARDS_FLAGS=-fast
+ONLY ?=
+GUARDS_FLAGS ?=
+.PHONY: guards
+guards: controlplane ## Switch each guard of the threat model off and report those that no test notices (an hour; ONLY=REGEXP, GUARDS_FLAGS=-fast)
+	@go run ./hack/guards -only '$(ONLY)' $(GUARDS_FLAGS)
+
 # Duration of each fuzz test, and a regular expression of PACKAGE.FuzzXxx that selects tests: make fuzz FUZZTIME=1m
 # FUZZ=qmp
 FUZZTIME ?= 10m
@@ -302,7 +310,7 @@ hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian package
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, and the reference of commands
+generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the reference of commands, and the page of guards
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
@@ -320,6 +328,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/*.yaml charts/millwright/files/policy/
 	go run ./hack/clireference docs/reference/cli
+	go run ./hack/guards -page
 
 MAN := bin/man
 .PHONY: man

@@ -170,6 +170,7 @@ var rules = []rule{
 	{from: []string{"hack/aliases"}},
 	{from: []string{"hack/clireference"}, may: []string{"internal/cli"}},
 	{from: []string{"hack/image"}},
+	{from: []string{"hack/guards"}},
 	{from: []string{"hack/mutate"}},
 	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},

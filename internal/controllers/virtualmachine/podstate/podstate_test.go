@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 func TestTruncate(t *testing.T) {
@@ -69,5 +70,36 @@ func TestFinished(t *testing.T) {
 				t.Errorf("finished: %v", got)
 			}
 		})
+	}
+}
+
+// TestEndOf checks that what a process or a host reports about the end of a hypervisor becomes a valid, short reason.
+func TestEndOf(t *testing.T) {
+	const ours = podspec.ContainerName
+	long := strings.Repeat("x", 1<<20)
+	for name, test := range map[string]struct {
+		container, reason, message string
+		want                       End
+	}{
+		"of the hypervisor":   {ours, "Error", `{"reason":"GuestShutdown","message":"off"}`, End{"GuestShutdown", "off"}},
+		"of the kubelet":      {ours, "OOMKilled", "", End{"OOMKilled", defaultMessage("OOMKilled")}},
+		"of another":          {"other", "Error", `{"reason":"GuestShutdown","message":"off"}`, End{vmpb.EndInternal, defaultMessage("")}},
+		"not a reason":        {ours, "Error", `{"reason":"\u001b[2J","message":"\u001b[2Joff"}`, End{vmpb.EndInternal, " [2Joff"}},
+		"a long reason":       {ours, "Error", `{"reason":"` + long + `","message":"off"}`, End{vmpb.EndInternal, "off"}},
+		"a reason of a host":  {ours, "two words", "", End{vmpb.EndInternal, defaultMessage("")}},
+		"a message of a host": {ours, "Error", "a\x1b[2Jb", End{"Error", "a [2Jb"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+				Name: test.container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: test.reason, Message: test.message}},
+			}}}}
+			if got := EndOf(pod); got != test.want {
+				t.Errorf("got %.200q, want %q", got, test.want)
+			}
+		})
+	}
+	pod := &corev1.Pod{Status: corev1.PodStatus{Reason: "Evicted", Message: long}}
+	if got := EndOf(pod); got.Reason != "Evicted" || len(got.Message) > maxMessage {
+		t.Errorf("the status of a Pod gives the reason %q and a message of %d bytes", got.Reason, len(got.Message))
 	}
 }

@@ -72,6 +72,8 @@ func TestAllows(t *testing.T) {
 		"another unspecified address":                 {tcp("0.1.2.3", 4711, 16443, syn), false},
 		"no IPv6 address":                             {tcp("::", 4711, 16443, syn), false},
 		"IPv4 in IPv6":                                {tcp("::ffff:127.0.0.1", 4711, 16443, syn), false},
+		"IPv4 in IPv6, the gateway":                   {tcp("::ffff:10.77.0.2", 4711, 16480, syn), false},
+		"IPv4 in IPv6, the outside":                   {tcp("::ffff:192.0.2.1", 4711, 443, syn), false},
 		"IPv4 in IPv6, for all neighbors":             {ip("::ffff:224.0.0.1", protocolICMPv6, 133, 0, 0, 0), false},
 		"IPv4 in IPv6, older":                         {tcp("::127.0.0.1", 4711, 16443, syn), false},
 		"a fragment to the gateway":                   {fragment(tcp("10.77.0.2", 4711, 16443, syn), 0x2000), false},
