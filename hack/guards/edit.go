@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -33,8 +34,9 @@ func guardPick[T any](name string, on, off T) T {
 const supportName = "zz_guard_off.go"
 
 // switchable returns a text that behaves like Old unless the environment variable GUARD_OFF is name, and like New
-// then. It reports false if the edit has another form than the header of an if statement, a case, whole statements or
-// an expression. The result may not compile, for example if a case belongs to a switch over values.
+// then. It reports false if the edit has another form than the header of an if statement, a case, whole statements, an
+// expression, or a field of a composite literal. Expressions and fields are evaluated in both forms each time, so they must
+// not have effects. The result may not compile, for example if a case belongs to a switch over values.
 func (g guard) switchable(source, name string) (string, bool) {
 	if filepath.Ext(g.File) != ".go" {
 		return "", false
@@ -54,28 +56,35 @@ func (g guard) switchable(source, name string) (string, bool) {
 		return fmt.Sprintf("if %s {\n%s\n} else {\n%s\n}", off, g.New, g.Old), true
 	case expression(g.Old) && expression(g.New):
 		return fmt.Sprintf("guardPick(%q, %s, %s)", name, g.Old, g.New), true
-	default:
+	}
+	old, replaced := field.FindStringSubmatch(g.Old), field.FindStringSubmatch(g.New)
+	if old == nil || replaced == nil || old[1] != replaced[1] || !expression(old[2]) || !expression(replaced[2]) {
 		return "", false
 	}
+	return fmt.Sprintf("%sguardPick(%q, %s, %s)", old[1], name, old[2], replaced[2]), true
 }
 
+// field matches the key and the value of a field in a composite literal.
+var field = regexp.MustCompile(`^("?\w+"?:\s+)([^\n]+[^,])$`)
+
 // condition splits the header of an if statement, or a case of a switch without a value, before and after its
-// condition.
+// condition. Further lines belong to the end.
 func condition(text string) (start, condition, end string, ok bool) {
-	if strings.Contains(text, "\n") {
-		return "", "", "", false
-	}
+	header, rest, further := strings.Cut(text, "\n")
 	for _, form := range []struct{ start, end string }{{"if ", " {"}, {"} else if ", " {"}, {"case ", ":"}} {
-		rest, found := strings.CutPrefix(text, form.start)
-		rest, closed := strings.CutSuffix(rest, form.end)
+		condition, found := strings.CutPrefix(header, form.start)
+		condition, closed := strings.CutSuffix(condition, form.end)
 		if !found || !closed {
 			continue
 		}
-		start := form.start
-		if i := strings.LastIndex(rest, "; "); i >= 0 {
-			start, rest = start+rest[:i+2], rest[i+2:]
+		start, end = form.start, form.end
+		if i := strings.LastIndex(condition, "; "); i >= 0 {
+			start, condition = start+condition[:i+2], condition[i+2:]
 		}
-		return start, rest, form.end, expression(rest)
+		if further {
+			end += "\n" + rest
+		}
+		return start, condition, end, expression(condition)
 	}
 	return "", "", "", false
 }

@@ -109,7 +109,13 @@ func TestGuard_Switchable(t *testing.T) {
 			"if n, ok := g(n); !ok || n > 3 {", "if n, ok := g(n); !ok {",
 			`if n, ok := g(n); (!guardOff("1") && (!ok || n > 3) || guardOff("1") && (!ok)) {`,
 		},
+		"condition with context": {
+			"if n, ok := g(n); !ok || n > 3 {\n\t\treturn 1", "if n, ok := g(n); !ok {\n\t\treturn 1",
+			"if n, ok := g(n); (!guardOff(\"1\") && (!ok || n > 3) || guardOff(\"1\") && (!ok)) {\n\t\treturn 1",
+		},
 		"statement":                {"clean(n)", "", "if guardOff(\"1\") {\n\n} else {\nclean(n)\n}"},
+		"field":                    {"Limit: 4", "Limit: 5", `Limit: guardPick("1", 4, 5)`},
+		"other field":              {"Limit: 4", "Size: 5", ""},
 		"expression":               {"min(n, 4)", "n", `guardPick("1", min(n, 4), n)`},
 		"condition becomes a loop": {"if n, ok := g(n); !ok || n > 3 {", "for {", ""},
 		"function":                 {"func f(n int) int {", "func f(n int) int {\n\treturn n", ""},

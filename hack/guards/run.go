@@ -50,7 +50,7 @@ func (o options) mutants(table []section) []*mutant {
 	return selected
 }
 
-// check switches the selected guards off one by one, prints a table of the results, and fails if a guard survives.
+// check switches the selected guards off one by one, prints each result, and fails if a guard survives.
 func (o options) check(ctx context.Context) error {
 	table, err := readTable(o.root)
 	if err != nil {
@@ -67,13 +67,7 @@ func (o options) check(ctx context.Context) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(max(1, runtime.NumCPU()/2)) // the go command itself compiles in parallel
 	for _, directory := range slices.Sorted(maps.Keys(byPackage)) {
-		group.Go(func() error {
-			err := o.checkPackage(groupCtx, directory, byPackage[directory])
-			for _, m := range byPackage[directory] {
-				fmt.Println(m.report())
-			}
-			return err
-		})
+		group.Go(func() error { return o.checkPackage(groupCtx, directory, byPackage[directory]) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -100,32 +94,28 @@ func (m *mutant) report() string {
 
 // checkPackage checks the guards whose tests are in one package.
 func (o options) checkPackage(ctx context.Context, directory string, mutants []*mutant) error {
-	scratch, err := os.MkdirTemp("", "guards-")
-	if err != nil {
-		return err
+	together, single := o.bundles(mutants)
+	for _, bundle := range together {
+		failed, err := o.checkBundle(ctx, directory, bundle)
+		if err != nil {
+			return err
+		}
+		single = append(single, failed...)
 	}
-	defer os.RemoveAll(scratch)
-	binary := filepath.Join(scratch, "unchanged.test")
-	if out, err := o.build(ctx, directory, binary, ""); err != nil {
+	if len(single) == 0 {
+		return ctx.Err()
+	}
+	unchanged, cleanup, out, err := o.mutated(ctx, directory, nil, true)
+	defer cleanup()
+	if err != nil {
 		return fmt.Errorf("compiling the tests of %s: %w: %s", directory, err, out)
 	}
-	var passing []*mutant
-	for _, m := range mutants {
-		m.survived = o.baseline(ctx, binary, m)
-		if m.survived == "" {
-			passing = append(passing, m)
-		}
-	}
-	together, single := o.bundles(passing)
-	for _, bundle := range together {
-		if err := o.checkBundle(ctx, directory, bundle); err != nil {
-			return err
-		}
-	}
+	baselines := map[string]string{}
 	for _, m := range single {
-		if err := o.checkSingle(ctx, directory, m); err != nil {
-			return err
+		if m.survived = o.baseline(ctx, unchanged, m, baselines); m.survived == "" {
+			o.checkSingle(ctx, directory, m)
 		}
+		fmt.Println(m.report())
 	}
 	return ctx.Err()
 }
@@ -133,18 +123,23 @@ func (o options) checkPackage(ctx context.Context, directory string, mutants []*
 // skipped matches a skipped test, but not a skipped subtest.
 var skipped = regexp.MustCompile(`(?m)^--- SKIP: `)
 
-// baseline runs the test of a mutant with the guard on. It returns why the test cannot show anything, or an empty
-// string.
-func (o options) baseline(ctx context.Context, binary string, m *mutant) string {
-	switch out, err := o.run(ctx, binary, m, "-test.v"); {
-	case err != nil:
-		return "the test fails with the guard on: " + last(out)
-	case bytes.Contains(out, []byte("no tests to run")):
-		return "the test does not exist"
-	case skipped.Match(out):
-		return "the test is skipped: " + last(out)
+// baseline runs the test of a mutant with all guards on. It returns why the test cannot show anything, or an empty
+// string. It runs a test that several mutants have only once; known has the results by test.
+func (o options) baseline(ctx context.Context, binary string, m *mutant, known map[string]string) string {
+	problem, found := known[m.Test]
+	if found {
+		return problem
 	}
-	return ""
+	switch out, err := o.run(ctx, binary, m.guard, "", "-test.v"); {
+	case err != nil:
+		problem = "the test fails with the guard on: " + last(out)
+	case bytes.Contains(out, []byte("no tests to run")):
+		problem = "the test does not exist"
+	case skipped.Match(out):
+		problem = "the test is skipped: " + last(out)
+	}
+	known[m.Test] = problem
+	return problem
 }
 
 // bundles partitions mutants into those that can be compiled together, and the others.
@@ -166,6 +161,7 @@ next:
 		edit := map[string]string{}
 		if err := m.apply(o.root, edit, false); err != nil {
 			m.survived = err.Error()
+			fmt.Println(m.report())
 			continue
 		}
 		together, edits = append(together, []*mutant{m}), append(edits, edit)
@@ -173,44 +169,51 @@ next:
 	return together, single
 }
 
-// checkBundle checks mutants that are compiled together. If they do not compile, it divides them.
-func (o options) checkBundle(ctx context.Context, directory string, bundle []*mutant) error {
+// checkBundle checks mutants that are compiled together. If they do not compile, it divides them, and returns those that
+// must be compiled alone.
+func (o options) checkBundle(ctx context.Context, directory string, bundle []*mutant) (single []*mutant, err error) {
 	binary, cleanup, _, err := o.mutated(ctx, directory, bundle, false)
 	defer cleanup()
-	if err != nil && ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		if len(bundle) == 1 {
-			return o.checkSingle(ctx, directory, bundle[0])
-		}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && len(bundle) == 1:
+		return bundle, nil
+	case err != nil:
 		half := len(bundle) / 2
-		if err := o.checkBundle(ctx, directory, bundle[:half]); err != nil {
-			return err
+		for _, part := range [][]*mutant{bundle[:half], bundle[half:]} {
+			failed, err := o.checkBundle(ctx, directory, part)
+			if err != nil {
+				return nil, err
+			}
+			single = append(single, failed...)
 		}
-		return o.checkBundle(ctx, directory, bundle[half:])
+		return single, nil
 	}
+	baselines := map[string]string{}
 	for _, m := range bundle {
-		o.try(ctx, binary, m)
+		if m.survived = o.baseline(ctx, binary, m, baselines); m.survived == "" {
+			o.try(ctx, binary, m)
+		}
+		fmt.Println(m.report())
 	}
-	return nil
+	return nil, nil
 }
 
 // checkSingle checks a mutant that is compiled alone.
-func (o options) checkSingle(ctx context.Context, directory string, m *mutant) error {
+func (o options) checkSingle(ctx context.Context, directory string, m *mutant) {
 	binary, cleanup, out, err := o.mutated(ctx, directory, []*mutant{m}, true)
 	defer cleanup()
 	if err != nil {
 		m.survived = fmt.Sprintf("the edit does not compile: %v: %s", err, last(out))
-		return ctx.Err()
+		return
 	}
 	o.try(ctx, binary, m)
-	return nil
 }
 
 // try runs the test of a mutant with the guard off.
 func (o options) try(ctx context.Context, binary string, m *mutant) {
-	if _, err := o.run(ctx, binary, m); err == nil {
+	if _, err := o.run(ctx, binary, m.guard, m.name); err == nil {
 		m.survived = "the test passes with the guard off"
 	}
 }
@@ -231,12 +234,8 @@ func (o options) mutated(ctx context.Context, directory string, mutants []*mutan
 	return binary, cleanup, out, err
 }
 
-// build compiles the tests of a package, with an overlay if it is not empty.
+// build compiles the tests of a package with an overlay.
 func (o options) build(ctx context.Context, directory, binary, overlay string) ([]byte, error) {
-	arguments := []string{"test", "-c", "-vet=off", "-ldflags=-s", "-o", binary}
-	if overlay != "" {
-		arguments = append(arguments, "-overlay", overlay)
-	}
 	module, err := o.moduleOf(directory)
 	if err != nil {
 		return nil, err
@@ -245,7 +244,7 @@ func (o options) build(ctx context.Context, directory, binary, overlay string) (
 	if err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", append(arguments, "./"+relative)...)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s", "-overlay", overlay, "-o", binary, "./"+relative)
 	build.Dir = module
 	return build.CombinedOutput()
 }
@@ -261,16 +260,14 @@ func (o options) moduleOf(directory string) (string, error) {
 	return "", fmt.Errorf("package %s belongs to no module", directory)
 }
 
-// run runs the test of a mutant in the directory of its package, and returns an error if it fails.
-func (o options) run(ctx context.Context, binary string, m *mutant, flags ...string) ([]byte, error) {
-	pattern := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
+// run runs the test of a guard in the directory of its package, and returns an error if it fails. Off is the name of
+// the guard that is switched off, or empty.
+func (o options) run(ctx context.Context, binary string, g guard, off string, flags ...string) ([]byte, error) {
+	pattern := "^" + strings.ReplaceAll(g.Test, "/", "$/^") + "$"
 	arguments := append([]string{"-test.run", pattern, "-test.failfast", "-test.timeout", o.timeout.String()}, flags...)
 	run := exec.CommandContext(ctx, binary, arguments...)
-	run.Dir = filepath.Join(o.root, m.directory())
-	run.Env = append(os.Environ(), "MILLWRIGHT_TIER=all")
-	if len(flags) == 0 {
-		run.Env = append(run.Env, "GUARD_OFF="+m.name)
-	}
+	run.Dir = filepath.Join(o.root, g.directory())
+	run.Env = append(os.Environ(), "MILLWRIGHT_TIER=all", "GUARD_OFF="+off)
 	return run.CombinedOutput()
 }
 

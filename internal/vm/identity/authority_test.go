@@ -9,7 +9,11 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
+	"net"
+	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,7 +24,8 @@ func request(t *testing.T, key crypto.Signer) []byte {
 	t.Helper()
 	return value[[]byte](t)(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		// Names that the requester asks for. They must be ignored.
-		DNSNames: []string{"controller"},
+		Subject: pkix.Name{CommonName: "controller"}, DNSNames: []string{"controller"}, EmailAddresses: []string{"controller@example.com"},
+		IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1)}, URIs: []*url.URL{{Scheme: "millwright", Host: "controller"}},
 	}, key))
 }
 
@@ -61,6 +66,13 @@ func TestAuthority_SignContainsOnlyIdentity(t *testing.T) {
 	}
 	if len(leaf.DNSNames) != 0 || leaf.IsCA || leaf.NotAfter.Sub(now) != Lifetime {
 		t.Errorf("DNSNames = %v, IsCA = %v, NotAfter = %v", leaf.DNSNames, leaf.IsCA, leaf.NotAfter)
+	}
+	if names := len(leaf.URIs) + len(leaf.IPAddresses) + len(leaf.EmailAddresses); names != 1 || leaf.Subject.String() != "" {
+		t.Errorf("the certificate has %d alternative names and the subject %q, want only the identity", names, leaf.Subject)
+	}
+	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	if leaf.KeyUsage != x509.KeyUsageDigitalSignature || !slices.Equal(leaf.ExtKeyUsage, usages) {
+		t.Errorf("the certificate has the usages %v and %v", leaf.KeyUsage, leaf.ExtKeyUsage)
 	}
 	late := authority.pair.Cert.NotAfter.Add(-time.Hour)
 	der = value[[]byte](t)(authority.Sign(request(t, value[*ecdsa.PrivateKey](t)(ca.NewKey())), pod, Lifetime, late))
