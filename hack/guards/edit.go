@@ -65,7 +65,7 @@ func (g guard) switchable(source, name string) (string, bool) {
 }
 
 // field matches the key and the value of a field in a composite literal.
-var field = regexp.MustCompile(`^("?\w+"?:\s+)([^\n]+[^,])$`)
+var field = regexp.MustCompile(`^("?\w+"?:\s+)([^\n]*[^,\n])$`)
 
 // condition splits the header of an if statement, or a case of a switch without a value, before and after its
 // condition. Further lines belong to the end.

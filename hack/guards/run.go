@@ -24,7 +24,7 @@ type mutant struct {
 	name string
 	// attempts are the rows of the threat model with this guard.
 	attempts []string
-	// survived says why the guard does not count as tested. It is empty if the test fails without the guard.
+	// survived is why the guard does not count as tested. It is empty if the test fails without the guard.
 	survived string
 }
 

@@ -22,7 +22,7 @@ type row struct {
 	// Attempt is the first cell of the line, without targets of links.
 	Attempt string  `json:"attempt"`
 	Guards  []guard `json:"guards,omitempty"`
-	// Reason says why no edit of this repository can switch the guard off, for example because Kubernetes is the guard.
+	// Reason is why no edit of this repository can switch the guard off, for example because Kubernetes is the guard.
 	Reason string `json:"reason,omitempty"`
 	// Shown is a test that shows the behavior of a row with a Reason, as PACKAGE.TEST. It is optional.
 	Shown string `json:"shown,omitempty"`
@@ -39,7 +39,7 @@ type guard struct {
 	Package string `json:"package,omitempty"`
 	// Test is the name of that test, or that of a subtest (TestX/name).
 	Test string `json:"test"`
-	// Slow says why the test is not a fast unit test. It is empty for fast tests.
+	// Slow is why the test is not a fast unit test. It is empty for fast tests.
 	Slow string `json:"slow,omitempty"`
 }
 

@@ -87,6 +87,9 @@ func TestDecide(t *testing.T) {
 			f.request.Usages = append(f.request.Usages, certificatesv1.UsageKeyEncipherment)
 		}, ReasonJoins},
 		"no organization": {"", func(f *facts) { f.request.Request = spec(t, pkix.Name{CommonName: "system:node:n"}).Request }, ReasonUnusual},
+		"another organization": {"", func(f *facts) {
+			f.request.Request = spec(t, pkix.Name{CommonName: "system:node:n", Organization: []string{"system:masters"}}).Request
+		}, ReasonUnusual},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -341,6 +341,7 @@ func TestRegistry_Release(t *testing.T) {
 		"the holder":      {leased(v1alpha1.LeaseOpen), process("vm-1", 5), nil, 1},
 		"a repeated call": {leased(v1alpha1.LeaseReleased), process("vm-1", 5), nil, 0},
 		"another process": {leased(v1alpha1.LeaseOpen), process("vm-1", 6), ErrNotAuthoritative, 0},
+		"another Pod":     {leased(v1alpha1.LeaseOpen), process("vm-2", 5), ErrNotAuthoritative, 0},
 		"no lease":        {nil, process("vm-1", 5), ErrNotAuthoritative, 0},
 		"no VM":           {nil, &vmpb.HypervisorID{Namespace: fixture.Namespace, VmName: "other", PodName: "vm-1", RunId: 5}, ErrNotAuthoritative, 0},
 	} {
