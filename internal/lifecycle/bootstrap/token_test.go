@@ -347,6 +347,7 @@ func TestIssue_InvalidSecret(t *testing.T) {
 		"short":           func(s *corev1.Secret) { s.Data["token-secret"] = []byte("0123456789abcde") },
 		"empty":           func(s *corev1.Secret) { s.Data["token-secret"] = nil },
 		"of another type": func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+		"another owner's": func(s *corev1.Secret) { s.Data["description"] = []byte("Bootstrap token of machine a/b") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
