@@ -15,7 +15,9 @@ import (
 func TestErrors_OfWebhooksDoNotMatch(t *testing.T) {
 	kind := schema.GroupResource{Resource: "machines"}
 	denied := func(code int32, reason metav1.StatusReason) error {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Reason: reason, Message: "admission webhook denied the request"}}
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: code, Reason: reason, Message: "admission webhook denied the request", Details: &metav1.StatusDetails{Name: "a"},
+		}}
 	}
 	for name, c := range map[string]struct {
 		check           func(error) bool
