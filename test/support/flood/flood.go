@@ -48,18 +48,19 @@ func Hold(t testing.TB, address string, addresses int) {
 		from := net.IPv4(127, 1, byte(i/250), byte(1+i%250))
 		conn := dial(t, address, from)
 		go func() {
-			for next := conn; ; {
-				stop := context.AfterFunc(t.Context(), func() { _ = next.Close() })
-				_, _ = io.Copy(io.Discard, next)
-				stop()
-				_ = next.Close()
-				var err error
-				if next, err = dialer(from).DialContext(t.Context(), "tcp4", address); err != nil {
-					return // the test has ended
-				}
+			for err := error(nil); err == nil; { // until the context of the test is canceled
+				until(t.Context(), conn)
+				conn, err = dialer(from).DialContext(t.Context(), "tcp4", address)
 			}
 		}()
 	}
+}
+
+// until waits until a connection is closed or the context is canceled, and closes it.
+func until(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	_, _ = io.Copy(io.Discard, conn)
 }
 
 func dialer(from net.IP) *net.Dialer { return &net.Dialer{LocalAddr: &net.TCPAddr{IP: from}} }
