@@ -126,8 +126,9 @@ func TestClusterAPICRD_TemplateHasSpecOfObject(t *testing.T) {
 	}
 }
 
-// TestClusterAPICRD_OlderContractHasNoFailureDomains: in that contract, the field has another form.
-func TestClusterAPICRD_OlderContractHasNoFailureDomains(t *testing.T) {
+// TestClusterAPICRD_OlderContractHasMapOfFailureDomains: in that contract, the field is a map with the other fields of the
+// list's items.
+func TestClusterAPICRD_OlderContractHasMapOfFailureDomains(t *testing.T) {
 	var overlay struct {
 		Patches []struct {
 			Target struct{ Kind, Name string }
@@ -138,7 +139,10 @@ func TestClusterAPICRD_OlderContractHasNoFailureDomains(t *testing.T) {
 	if len(overlay.Patches) != 1 {
 		t.Fatalf("got %d patches", len(overlay.Patches))
 	}
-	var operations []struct{ Op, Path string }
+	var operations []struct {
+		Op, Path string
+		Value    apiextensionsv1.JSONSchemaProps
+	}
 	if err := yaml.Unmarshal([]byte(overlay.Patches[0].Patch), &operations); err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +152,18 @@ func TestClusterAPICRD_OlderContractHasNoFailureDomains(t *testing.T) {
 	}
 	const schema = "/spec/versions/0/schema/openAPIV3Schema"
 	field, ok := strings.CutPrefix(operations[0].Path, schema+"/properties/status/properties/")
-	if _, there := schemaOf(crd).Properties["status"].Properties[field]; !ok || !there || field != "failureDomains" || operations[0].Op != "remove" {
-		t.Errorf("got patch %+v", operations)
+	list, there := schemaOf(crd).Properties["status"].Properties[field]
+	if !ok || !there || field != "failureDomains" || operations[0].Op != "replace" {
+		t.Fatalf("got patch %+v", operations)
+	}
+	value := operations[0].Value
+	if value.Type != "object" || value.AdditionalProperties == nil || value.MaxProperties == nil || *value.MaxProperties != *list.MaxItems {
+		t.Fatalf("got schema %+v", value)
+	}
+	want := maps.Clone(list.Items.Schema.Properties)
+	delete(want, "name")
+	if diff := cmp.Diff(want, value.AdditionalProperties.Schema.Properties); diff != "" {
+		t.Errorf("fields (-list +map):\n%s", diff)
 	}
 }
 

@@ -120,7 +120,7 @@ func (a *assembly) clusterAPIControllers() []controller {
 		ofMachines.Secrets,
 		cluster.New(cluster.Options{
 			Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Events: a.events.recorder("millwrightcluster-controller"), Clock: clock.RealClock{}, Concurrency: a.ConcurrentSyncs,
-			WatchFilter: a.ClusterAPI.WatchFilter, FailureDomains: a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
+			WatchFilter: a.ClusterAPI.WatchFilter, DomainsAsMap: !a.mgr.GetScheme().IsVersionRegistered(core.V1Beta2),
 			Drivers: a.Drivers, Run: a.runner.Go, Wake: asked.Wake, TaskEvents: asked,
 		}),
 		template.New(template.Options{

@@ -148,8 +148,8 @@ type MillwrightClusterStatus struct {
 	// Initialization reports the same under contract v1beta2.
 	// +optional
 	Initialization *Initialization `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field in another
-	// form, so the CRDs for that contract omit it.
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field as a map by
+	// their names, and so do the CRDs for that contract.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100

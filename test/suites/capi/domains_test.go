@@ -67,9 +67,6 @@ func TestFailureDomains_ComeFromDriver(t *testing.T) {
 func TestFailureDomains_AreRefreshedOnChange(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	if contract != "v1beta2" {
-		t.Skip("an older core reads failure domains in another form, so the driver is not asked")
-	}
 	h := newHarness(t)
 	h.zones("east")
 	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: "zones"}, Provider: "sim"}
@@ -112,20 +109,22 @@ func (h *harness) changeClass(class *v1alpha1.MachineClass, providerSpec string)
 }
 
 // hasDomains waits until the Cluster has these failure domains. The value reports whether a domain permits control
-// plane machines. They are not checked for an older core.
+// plane machines. For an older core, they are a map by their names.
 func (h *harness) hasDomains(want ...string) {
 	h.t.Helper()
-	if contract != "v1beta2" {
-		h.knowsDomains("False", "NotSupported", "v1.11")
-		return
-	}
 	h.eventually(func(g gomega.Gomega) {
-		domains, _, err := unstructured.NestedSlice(h.get(g, "Cluster", h.cluster).Object, "status", "failureDomains")
+		domains, _, err := unstructured.NestedFieldNoCopy(h.get(g, "Cluster", h.cluster).Object, "status", "failureDomains")
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		got := []string{}
-		for _, domain := range domains {
+		list, _ := domains.([]any)
+		for _, domain := range list {
 			domain, _ := domain.(map[string]any)
 			got = append(got, fmt.Sprintf("%v %v", domain["name"], domain["controlPlane"]))
+		}
+		named, _ := domains.(map[string]any)
+		for name, domain := range named {
+			domain, _ := domain.(map[string]any)
+			got = append(got, fmt.Sprintf("%v %v", name, domain["controlPlane"]))
 		}
 		g.Expect(got).To(gomega.ConsistOf(want))
 	})

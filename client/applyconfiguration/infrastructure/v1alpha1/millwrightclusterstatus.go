@@ -16,8 +16,8 @@ type MillwrightClusterStatusApplyConfiguration struct {
 	Ready *bool `json:"ready,omitempty"`
 	// Initialization reports the same under contract v1beta2.
 	Initialization *InitializationApplyConfiguration `json:"initialization,omitempty"`
-	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field in another
-	// form, so the CRDs for that contract omit it.
+	// FailureDomains are those of the spec and of the driver. Contract v1beta1 defines this field as a map by
+	// their names, and so do the CRDs for that contract.
 	FailureDomains []FailureDomainApplyConfiguration `json:"failureDomains,omitempty"`
 	// Conditions are Ready, ControlPlaneEndpointKnown, LoadBalancerReady, FailureDomainsKnown and Paused.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`

@@ -55,9 +55,9 @@ type Options struct {
 	// WatchFilter is the value of the label core.LabelWatchFilter that objects must have. If empty, all objects are
 	// reconciled.
 	WatchFilter string
-	// FailureDomains reports whether Cluster API reads failure domains in the format of contract v1beta2. If not,
-	// none are written.
-	FailureDomains bool
+	// DomainsAsMap reports whether Cluster API reads failure domains in the format of contract v1beta1, which is a map
+	// by their names. The zero value means that of v1beta2, which is a list.
+	DomainsAsMap bool
 	// Drivers list failure domains. Required.
 	Drivers *registry.Registry
 	// Run runs a call to the driver, like tasks.Runner.Go. Required.
@@ -280,11 +280,16 @@ func (c *Controller) persist(ctx context.Context, s *scope) error {
 		s.infra.ObjectMeta, s.infra.Spec = *changed.ObjectMeta.DeepCopy(), *changed.Spec.DeepCopy()
 		changed.Status, s.stored = s.stored.Status, changed
 	}
-	if equality.Semantic.DeepEqual(s.stored.Status, s.infra.Status) {
+	key := client.ObjectKeyFromObject(s.infra)
+	// The first write of this process includes failure domains, since an earlier one may have used the other format.
+	rewrite := len(s.infra.Status.FailureDomains) > 0 && !c.memory.Of(key).isWritten()
+	if !rewrite && equality.Semantic.DeepEqual(s.stored.Status, s.infra.Status) {
 		return nil
 	}
-	if err := c.Client.Status().Patch(ctx, s.infra, expectations.Locked(s.stored)); apierror.IgnoreGone(err) != nil {
+	patch := statusPatch{before: s.stored, asMap: c.DomainsAsMap, rewrite: rewrite}
+	if err := c.Client.Status().Patch(ctx, s.infra, patch); apierror.IgnoreGone(err) != nil {
 		return fmt.Errorf("patching the status of MillwrightCluster %s: %w", s.infra.Name, err)
 	}
+	c.memory.Of(key).setWritten()
 	return nil
 }

@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,7 +70,7 @@ func (g *given) reconcile(t *testing.T, change ...func(*Options)) *infrav1.Millw
 		objects = append(objects, machine)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&infrav1.MillwrightCluster{}).Build()
-	options := Options{Client: c, Clock: testingclock.NewFakeClock(startTime), FailureDomains: true}
+	options := Options{Client: c, Clock: testingclock.NewFakeClock(startTime)}
 	for _, change := range change {
 		change(&options)
 	}
@@ -206,8 +209,7 @@ func TestCluster_Endpoint(t *testing.T) {
 	}
 }
 
-// TestCluster_FailureDomains checks that failure domains are reported only if there are any and Cluster API can read them
-// (C4).
+// TestCluster_FailureDomains checks that failure domains are reported in both formats of Cluster API (C4).
 func TestCluster_FailureDomains(t *testing.T) {
 	domains := []infrav1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", Attributes: map[string]string{"rack": "7"}}}
 	g := newGiven()
@@ -215,10 +217,50 @@ func TestCluster_FailureDomains(t *testing.T) {
 	if diff := cmp.Diff(domains, g.reconcile(t).Status.FailureDomains); diff != "" {
 		t.Errorf("failure domains (-want +got):\n%s", diff)
 	}
-	unsupported := newGiven()
-	unsupported.infra.Spec.FailureDomains = domains
-	if got := unsupported.reconcile(t, func(o *Options) { o.FailureDomains = false }).Status.FailureDomains; got != nil {
-		t.Errorf("an older Cluster API gets failure domains %v", got)
+	older := newGiven()
+	older.infra.Spec.FailureDomains = domains
+	want := []infrav1.FailureDomain{{Name: "a", ControlPlane: new(true)}, {Name: "b", Attributes: map[string]string{"rack": "7"}}}
+	if diff := cmp.Diff(want, older.reconcile(t, func(o *Options) { o.DomainsAsMap = true }).Status.FailureDomains, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("failure domains for an older Cluster API (-want +got):\n%s", diff)
+	}
+}
+
+// TestStatusPatch_FormatOfFailureDomains checks what is written in both formats: a list, or a map that also removes what
+// is gone.
+func TestStatusPatch_FormatOfFailureDomains(t *testing.T) {
+	of := func(domains ...infrav1.FailureDomain) *infrav1.MillwrightCluster {
+		infra := &infrav1.MillwrightCluster{}
+		infra.Name, infra.ResourceVersion, infra.Status.FailureDomains = "infra", "7", domains
+		return infra
+	}
+	a, plain := infrav1.FailureDomain{Name: "a", ControlPlane: new(true), Attributes: map[string]string{"rack": "7"}}, infrav1.FailureDomain{Name: "a"}
+	b := infrav1.FailureDomain{Name: "b"}
+	for name, test := range map[string]struct {
+		before, after  *infrav1.MillwrightCluster
+		asMap, rewrite bool
+		want           string
+	}{
+		"new list":          {of(), of(a), false, false, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":[{"name":"a","controlPlane":true,"attributes":{"rack":"7"}}]}}`},
+		"new map":           {of(), of(a), true, false, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":{"a":{"controlPlane":true,"attributes":{"rack":"7"}}}}}`},
+		"changed map":       {of(a, b), of(plain), true, false, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":{"a":{"controlPlane":null,"attributes":{"rack":null}},"b":null}}}`},
+		"unchanged":         {of(a), of(a), true, false, `{"metadata":{"resourceVersion":"7"}}`},
+		"perhaps a map":     {of(b), of(b), false, true, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":[{"name":"b"}]}}`},
+		"perhaps a list":    {of(b), of(b), true, true, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":{"b":{"controlPlane":null,"attributes":{}}}}}`},
+		"no failure domain": {of(a), of(), true, false, `{"metadata":{"resourceVersion":"7"},"status":{"failureDomains":{"a":null}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := statusPatch{before: test.before, asMap: test.asMap, rewrite: test.rewrite}.Data(test.after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var is, want any
+			if err := errors.Join(json.Unmarshal(got, &is), json.Unmarshal([]byte(test.want), &want)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, is); diff != "" {
+				t.Errorf("patch (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

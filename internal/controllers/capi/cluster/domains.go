@@ -44,6 +44,20 @@ const (
 type memory struct {
 	mu   sync.Mutex
 	call *call
+	// written reports whether this process has written the status, so that its format is known.
+	written bool
+}
+
+func (m *memory) isWritten() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.written
+}
+
+func (m *memory) setWritten() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written = true
 }
 
 // call is the request to the driver, with its last result.
@@ -80,15 +94,8 @@ func (c *Controller) ofClass(ctx context.Context, object client.Object) []reconc
 // findFailureDomains writes the failure domains of the spec and of the driver to the status. It does not wait for the
 // driver. If the driver cannot list them now, the call is repeated after some minutes.
 func (c *Controller) findFailureDomains(ctx context.Context, s *scope) flow.Result {
-	from := s.infra.Spec.FailureDomainsFrom
-	switch {
-	case !c.FailureDomains && from != nil:
-		s.domainsUnknown(infrav1.ReasonNotSupported, "Cluster API before v1.11 does not support this format of failure domains; upgrade Cluster API")
-		return flow.Continue()
-	case !c.FailureDomains:
-		return flow.Continue()
-	case from == nil:
-		c.forget(client.ObjectKeyFromObject(s.infra))
+	if s.infra.Spec.FailureDomainsFrom == nil {
+		c.cancelCall(client.ObjectKeyFromObject(s.infra))
 		meta.RemoveStatusCondition(&s.infra.Status.Conditions, infrav1.ConditionFailureDomainsKnown)
 		s.infra.Status.FailureDomains = s.infra.Spec.FailureDomains
 		return flow.Continue()
@@ -190,12 +197,18 @@ func (m *memory) retryNow(now time.Time) {
 
 // forget drops the state of a MillwrightCluster and cancels a running call.
 func (c *Controller) forget(key types.NamespacedName) {
+	c.cancelCall(key)
+	c.memory.Forget(key)
+}
+
+// cancelCall cancels the call to the driver if it is running, and forgets its last result.
+func (c *Controller) cancelCall(key types.NamespacedName) {
 	if m := c.memory.Find(key); m != nil {
 		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.call.stop()
-		m.mu.Unlock()
+		m.call = nil
 	}
-	c.memory.Forget(key)
 }
 
 // stop cancels the call if it is running.

@@ -99,7 +99,7 @@ func (h *harness) restart(placer driver.FailureDomains) {
 		drivers = registry.Only("test", struct{ driver.Driver }{})
 	}
 	h.controller = New(Options{
-		Client: h.client, Live: h.client, Clock: h.clock, FailureDomains: true, Drivers: drivers,
+		Client: h.client, Live: h.client, Clock: h.clock, Drivers: drivers,
 		Run: func(task func(context.Context)) bool {
 			h.tasks = append(h.tasks, task)
 			return true
@@ -327,7 +327,7 @@ func TestController_ReconcilesWhenDriverRegisters(t *testing.T) {
 	}
 }
 
-// TestFailureDomains_NotSupported checks that the condition reports that the driver or Cluster API does not support failure domains.
+// TestFailureDomains_NotSupported checks that the condition reports that the driver does not support failure domains.
 func TestFailureDomains_NotSupported(t *testing.T) {
 	h := newHarness(t)
 	h.settle()
@@ -341,14 +341,6 @@ func TestFailureDomains_NotSupported(t *testing.T) {
 	h.restart(nil)
 	h.settle()
 	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported)
-
-	h = newHarness(t)
-	h.controller.FailureDomains = false
-	h.settle()
-	h.wantKnown(metav1.ConditionFalse, infrav1.ReasonNotSupported, "v1.11")
-	if len(h.lister.requests) != 0 {
-		t.Error("the driver was called although Cluster API cannot read the result")
-	}
 }
 
 // TestFailureDomains_SourceChanges checks that the driver is called immediately when its request changes, and that the response to the
