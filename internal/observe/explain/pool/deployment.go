@@ -72,7 +72,7 @@ func (e *explainer) condition(statement report.Statement, is v1alpha1.MachineDep
 // awaitsSets adds that a deployment waits for sets that are restored from a backup.
 func (e *explainer) awaitsSets() {
 	if restore.Waits(e.Deployment) {
-		e.Next(restore.Until(e.Deployment), restoreEnds)
+		e.Next(restore.Until(e.Deployment), restoreTimeout)
 		e.Why(awaitsSets, "", time.Time{}, "{annotation}", v1alpha1.AnnotationKeyAwaitsRestoreUntil)
 	}
 }

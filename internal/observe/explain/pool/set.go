@@ -48,7 +48,7 @@ func (e *explainer) awaitsMachines(set *v1alpha1.MachineSet) {
 	if !restore.Waits(set) {
 		return
 	}
-	e.Next(restore.Until(set), restoreEnds)
+	e.Next(restore.Until(set), restoreTimeout)
 	e.Why(awaitsMachines, e.named(set), time.Time{}, "{desired}", fmt.Sprint(set.Spec.Replicas), "{set}", set.Name, "{annotation}", v1alpha1.AnnotationKeyAwaitsRestoreUntil)
 }
 

@@ -10,14 +10,14 @@ var newStatement = report.NewStatement
 
 // What happens next, and advice.
 const (
-	unfreezes    = "It creates machines again when enough existing ones are gone"
-	nextMade     = "The next machines are created; immediately if the class or the template changes"
-	restoreEnds  = "Objects that were not restored until then are created"
-	lastReady    = "The last of them becomes available if it stays ready"
-	stalls       = "The rollout exceeds its progress deadline unless it makes progress before then; it continues anyway"
-	seeMore      = "For more details: millwright explain machine -n {namespace} {machine}"
-	neverJoined  = "Check why machines do not join: millwright explain machine -n {namespace} NAME, and the console of its VM. Possible causes: " + explain.NotYet
-	correctField = "Correct the field that the message names; nothing happens until then"
+	unfreezes      = "It creates machines again when enough existing ones are gone"
+	nextMade       = "The next machines are created; immediately if the class or the template changes"
+	restoreTimeout = "Objects that were not restored until then are created"
+	lastReady      = "The last of them becomes available if it stays ready"
+	stalls         = "The rollout exceeds its progress deadline unless it makes progress before then; it continues anyway"
+	seeMore        = "For more details: millwright explain machine -n {namespace} {machine}"
+	neverJoined    = "Check why machines do not join: millwright explain machine -n {namespace} NAME, and the console of its VM. Possible causes: " + explain.NotYet
+	correctField   = "Correct the field that the message names; nothing happens until then"
 )
 
 // byReason contains the statements about conditions of a deployment, by the condition's reason. It does not contain
