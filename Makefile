@@ -112,6 +112,10 @@ guest-full: ## Build the full guest, whose nodes run Pods (cached; downloads pac
 guest-kubeadm: ## Build the full guest with kubeadm and the images of a control plane (cached; minutes)
 	@hack/guest-full.sh kubeadm
 
+.PHONY: own-image
+own-image: ## Build the image of examples/own-image with the kubelet of the control plane (cached; downloads packages from the distribution; minutes)
+	@hack/own-image.sh
+
 # Flags set the demo's directory and ports: make demo DEMO_FLAGS="--dir DIR"
 DEMO_FLAGS ?=
 .PHONY: demo
@@ -198,8 +202,12 @@ start: build ## Run machine-controller-manager, as MCM's make start (TARGET_KUBE
 		--machine-safety-overshooting-period='$(MACHINE_SAFETY_OVERSHOOTING_PERIOD)' --leader-elect='$(LEADER_ELECT)' --v=3 $(START_FLAGS)
 
 .PHONY: test-e2e
-test-e2e: controlplane qemu guest-full guest-kubeadm ## Run end-to-end tests with virtual machines as nodes that run Pods (half an hour; RUN=REGEXP)
+test-e2e: controlplane qemu guest-full guest-kubeadm own-image ## Run end-to-end tests with virtual machines as nodes that run Pods (half an hour; RUN=REGEXP)
 	MILLWRIGHT_TIER=all MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run '$(RUN)' -v $(TESTFLAGS) ./test/suites/e2e
+
+.PHONY: test-own-image
+test-own-image: controlplane qemu own-image ## Run the end-to-end test of examples/own-image: machines with its image become nodes by BIOS and UEFI (minutes)
+	MILLWRIGHT_TIER=all MILLWRIGHT_E2E=1 go test -count=1 -timeout 3h -run 'TestOwnImage' -v $(TESTFLAGS) ./test/suites/e2e
 
 .PHONY: crash
 crash: controlplane ## Kill the manager at every crash point of every scenario and report progress (one to two hours; resumes with the same code; make test-all runs a sample)

@@ -73,16 +73,21 @@ func up(t *testing.T, flags ...string) *cluster {
 // start starts a cluster, with the guest's files on a server of the test.
 func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
-	built := builtGuest(t, "guest-full")
+	return startServing(t, builtGuest(t, "guest-full"), append([]string{"--guest", "full"}, flags...)...)
+}
+
+// startServing starts a cluster, with the files of a directory on a server of the test.
+func startServing(t *testing.T, files string, flags ...string) *cluster {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "e2e-") // paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)
 	}
-	images := httptest.NewServer(http.FileServer(http.Dir(built)))
+	images := httptest.NewServer(http.FileServer(http.Dir(files)))
 	c := &cluster{t: t, dir: dir, images: images.URL}
 	t.Cleanup(func() { c.end(t, images) })
 	c.process = program.Start(t, append([]string{
-		"up", "--guest", "full", "--dir", dir, "--api-port", "0", "--image-port", "0", "--image-servers", "127.0.0.1", "--unsafe-no-fsync", "--v", "1",
+		"up", "--dir", dir, "--api-port", "0", "--image-port", "0", "--image-servers", "127.0.0.1", "--unsafe-no-fsync", "--v", "1",
 	}, flags...)...)
 	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.process.Output.String()).To(gomega.ContainSubstring("Ready after")) })
 	if c.config, err = clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig")); err != nil {

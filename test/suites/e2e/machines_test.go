@@ -41,6 +41,12 @@ type machines struct {
 // builtGuest returns the directory of a kind of guest. It skips the test unless the test is selected.
 func builtGuest(t *testing.T, kind string) string {
 	t.Helper()
+	return builtFile(t, kind, "root.raw")
+}
+
+// builtFile is like builtGuest, for a directory with another file.
+func builtFile(t *testing.T, kind, file string) string {
+	t.Helper()
 	if os.Getenv(environment) == "" {
 		t.Skipf("takes minutes; run \"make test-e2e\", which sets %s", environment)
 	}
@@ -49,7 +55,7 @@ func builtGuest(t *testing.T, kind string) string {
 		t.Fatal(err)
 	}
 	built := filepath.Join(cache, kind, "current")
-	if _, err := os.Stat(filepath.Join(built, "root.raw")); err != nil {
+	if _, err := os.Stat(filepath.Join(built, file)); err != nil {
 		t.Fatalf("there is no guest to boot, run \"make %s\": %v", kind, err)
 	}
 	return built
