@@ -123,6 +123,7 @@ const (
 	CauseZoneOutage                              = v1alpha1.CauseZoneOutage
 	CauseZoneSpread                              = v1alpha1.CauseZoneSpread
 	ConditionFalse                               = v1alpha1.ConditionFalse
+	ConditionMachineJoined                       = v1alpha1.ConditionMachineJoined
 	ConditionTrue                                = v1alpha1.ConditionTrue
 	ConditionUnknown                             = v1alpha1.ConditionUnknown
 	DefaultMachineDeploymentUniqueLabelKey       = v1alpha1.DefaultMachineDeploymentUniqueLabelKey
@@ -164,6 +165,7 @@ const (
 	EventAnnotationObjects                       = v1alpha1.EventAnnotationObjects
 	EventAnnotationStep                          = v1alpha1.EventAnnotationStep
 	EventAnnotationUntil                         = v1alpha1.EventAnnotationUntil
+	FailedJoin                                   = v1alpha1.FailedJoin
 	FinalizerLegacy                              = v1alpha1.FinalizerLegacy
 	FinalizerMCM                                 = v1alpha1.FinalizerMCM
 	FinalizerNode                                = v1alpha1.FinalizerNode
@@ -245,6 +247,7 @@ const (
 	TaintKeyExcess                               = v1alpha1.TaintKeyExcess
 	TaintKeyPreferNoSchedule                     = v1alpha1.TaintKeyPreferNoSchedule
 	TaintKeyPreserved                            = v1alpha1.TaintKeyPreserved
+	TaintKeyToBeDeleted                          = v1alpha1.TaintKeyToBeDeleted
 	UpdateFailed                                 = v1alpha1.UpdateFailed
 	UpdateSuccessful                             = v1alpha1.UpdateSuccessful
 	ZoneOutageReplace                            = v1alpha1.ZoneOutageReplace
