@@ -159,7 +159,10 @@ func inPlace(g *given) {
 // updates sets the progress of the update of a machine's node.
 func updates(reason string) func(*v1alpha1.Machine) {
 	return func(m *v1alpha1.Machine) {
-		m.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: before(time.Minute)}}
+		m.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+			{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: before(time.Minute)},
+		}
 	}
 }
 
