@@ -98,7 +98,7 @@ var (
 		"sim-dir": "", "sim-heartbeat": "10s", "sim-seed": "0", "leader-elect-namespace": ""}
 	ownSetFlags     = map[string]string{"enforce-min-ready-seconds": "false", "leader-elect-namespace": ""}
 	ownManagerFlags = map[string]string{"apis": "[mcm]", "watch-filter": "",
-		"leader-elect-resource-name": "millwright-cluster-api"}
+		"leader-elect-resource-name": "millwright-cluster-api", "runtime-hook-client-ca-file": ""}
 )
 
 // otherDefaults are the defaults of "manager" that differ from MCM's. One process does the work of two, and its

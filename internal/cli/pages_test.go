@@ -27,20 +27,23 @@ var (
 
 // ofOthers are flags of other programs that pages mention without the command.
 var ofOthers = map[string]string{
-	"cascade":                         "kubectl delete",
-	"cloud-config":                    "the autoscaler",
-	"expendable-pods-priority-cutoff": "the autoscaler",
-	"max-node-provision-time":         "the autoscaler",
-	"nodes":                           "the autoscaler",
-	"flavor":                          "clusterctl generate cluster",
-	"manager-command":                 "the benchmark",
-	"profiles":                        "the benchmark",
-	"provider-spec":                   "the benchmark",
-	"pods":                            "the benchmark",
-	"log-file":                        "klog",
-	"bootstrap-kubeconfig":            "the kubelet",
-	"hostname-override":               "the kubelet",
-	"provider-id":                     "the kubelet",
+	"cascade":                            "kubectl delete",
+	"cloud-config":                       "the autoscaler",
+	"expendable-pods-priority-cutoff":    "the autoscaler",
+	"max-node-provision-time":            "the autoscaler",
+	"nodes":                              "the autoscaler",
+	"flavor":                             "clusterctl generate cluster",
+	"runtime-extension-client-cert-file": "Cluster API's core",
+	"runtime-extension-client-key-file":  "Cluster API's core",
+	"manager-command":                    "the benchmark",
+	"profiles":                           "the benchmark",
+	"provider-spec":                      "the benchmark",
+	"pods":                               "the benchmark",
+	"log-file":                           "klog",
+	"bootstrap-kubeconfig":               "the kubelet",
+	"hostname-override":                  "the kubelet",
+	"node-labels":                        "the kubelet",
+	"provider-id":                        "the kubelet",
 }
 
 // TestDocs_FlagsExist checks that every flag on a page is a flag of some command.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -43,6 +44,8 @@ type harness struct {
 	listenErrors map[int32]error
 	dialed       map[string]bool
 	health       loadbalancer.Health
+	// accepts means that servers keep connections open.
+	accepts bool
 
 	limit, connections int
 	lock               resourcelock.Interface
@@ -77,7 +80,11 @@ func (h *harness) start() {
 				defer h.mu.Unlock()
 				h.dialed[address] = true
 				local, remote := net.Pipe()
-				_ = remote.Close()
+				if h.accepts {
+					go func() { _, _ = io.Copy(io.Discard, remote) }()
+				} else {
+					_ = remote.Close()
+				}
 				return local, nil
 			},
 			Check: func(context.Context, net.Conn) (loadbalancer.Health, error) {
