@@ -55,7 +55,7 @@ func TestClaim_HasOnlyPermittedFields(t *testing.T) {
 		if diff := cmp.Diff(want, claim.Spec); diff != "" {
 			t.Errorf("%s: spec (-want +got):\n%s", what, diff)
 		}
-		if diff := cmp.Diff(map[string]string{"note": "x"}, claim.Annotations); diff != "" {
+		if diff := cmp.Diff(map[string]string{"note": "x", v1alpha1.AnnotationUUID: vm.Spec.UUID}, claim.Annotations); diff != "" {
 			t.Errorf("%s: annotations (-want +got):\n%s", what, diff)
 		}
 		if claim.Labels["example.com/team"] != "a" {

@@ -224,7 +224,10 @@ func updates(i int, phase v1alpha1.MachinePhase, reason string) given {
 	return func(f *Facts) {
 		status := &f.Machines[i].Status
 		status.CurrentStatus = v1alpha1.CurrentStatus{Phase: phase, LastUpdateTime: ago(time.Minute)}
-		status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: ago(time.Minute)}}
+		status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+			{Type: v1alpha1.NodeInPlaceUpdate, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: ago(time.Minute)},
+		}
 	}
 }
 
