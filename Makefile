@@ -301,8 +301,12 @@ bench-overhead: controlplane qemu guest$(if $(filter full,$(GUEST)),-full) build
 # The repository of the manager's container image. Its tag is the version.
 RELEASE_IMAGE ?= millwright-dev/millwright
 .PHONY: release
-release: ## Write the provider's files for clusterctl, and bills of materials (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
-	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)' $(or $(IMAGE_PLATFORMS),linux/$(shell go env GOHOSTARCH))
+release: ## Write all files of a release page (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY SIGNING_KEY=FILE; cached; minutes)
+	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)' '$(RELEASE_HYPERVISOR_IMAGE)'
+
+.PHONY: clusterctl
+clusterctl: ## Write only the provider's files for clusterctl, and bills of materials (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
+	@hack/clusterctl.sh bin/clusterctl '$(VERSION)' '$(RELEASE_IMAGE)' $(or $(IMAGE_PLATFORMS),linux/$(shell go env GOHOSTARCH))
 
 # Platforms of the image: linux/amd64 and linux/arm64; the default is that of this machine. The first build for
 # another platform takes minutes. Bills of materials are for the same platforms.

@@ -6,7 +6,7 @@
 #   hack/image.sh [--push] [--hypervisor] DIRECTORY VERSION IMAGE [PLATFORM...]
 #
 # DIRECTORY becomes an OCI layout with the image for each PLATFORM, such as linux/arm64. The default is the platform
-# of this machine. VERSION and IMAGE are those of hack/release.sh, which writes the manifests that refer to this
+# of this machine. VERSION and IMAGE are those of hack/clusterctl.sh, which writes the manifests that refer to this
 # image. With --push, the image is also pushed to IMAGE:VERSION, with the credentials that a login of Docker, Podman
 # or crane has saved. DIRECTORY.sbom contains a software bill of materials for each program, in CycloneDX format.
 # The same sources and compiler result in the same image.

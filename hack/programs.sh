@@ -5,6 +5,10 @@
 #
 # The files are written to DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64; the default is the platform of this
 # machine. The caller's settings have no effect: the same sources and compiler result in the same files.
+#
+# Environment:
+#   MILLWRIGHT_ARCHIVES  checksums of the archives of the same release, which only programs for linux/amd64 can use:
+#                        controlplane=SHA256,guest=SHA256,...
 set -euo pipefail
 
 directory=${1:?output directory is required} version=${2:?version is required}
@@ -24,8 +28,9 @@ for platform in "${platforms[@]}"; do
 		;;
 	esac
 	echo "programs: building for $platform" >&2
-	binary=$directory/${platform//\//-}
+	binary=$directory/${platform//\//-} archives=
+	if [[ $platform == linux/amd64 && -n ${MILLWRIGHT_ARCHIVES:-} ]]; then archives=" -X main.archives=$MILLWRIGHT_ARCHIVES"; fi
 	MAKEFLAGS='' GOOS=${platform%/*} GOARCH=${platform#*/} make --silent -C "$repository" build \
-		VERSION="$version" BINARY="$binary" LDFLAGS='-s -w' >&2
+		VERSION="$version" BINARY="$binary" LDFLAGS="-s -w$archives" >&2
 	echo "$platform=$binary"
 done

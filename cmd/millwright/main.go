@@ -8,9 +8,9 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli"
 )
 
-// version is set by the linker.
-var version = "devel"
+// The linker sets version, and in releases also archives, the checksums of the control plane and the guests.
+var version, archives = "devel", ""
 
 func main() {
-	os.Exit(cli.Main(cli.Program{Version: version, Name: os.Args[0], Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(cli.Main(cli.Program{Version: version, Archives: archives, Name: os.Args[0], Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr}))
 }

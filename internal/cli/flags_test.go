@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/millwright-dev/millwright/internal/local/archives"
 )
 
 // mcmFlags are the flags of both MCM processes with their defaults. MCM spells klog's flags with underscores, and
@@ -109,7 +111,7 @@ var otherDefaults = map[string]string{"port": "10259", "concurrent-syncs": "50",
 // flagsOf returns the flags of a command with their defaults.
 func flagsOf(t *testing.T, command ...string) map[string]string {
 	t.Helper()
-	cmd, _, err := newRoot("test").Find(command)
+	cmd, _, err := newRoot("test", archives.Set{}).Find(command)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +168,7 @@ func TestFlags_AcceptMCMValues(t *testing.T) {
 		"flag of the other half,": {"machine-controller-manager", "--machine-drain-timeout=2h", "machine-drain-timeout", ""},
 	}
 	for name, tc := range cases {
-		cmd, _, err := newRoot("test").Find([]string{tc.command})
+		cmd, _, err := newRoot("test", archives.Set{}).Find([]string{tc.command})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +242,7 @@ func TestUp_FlagsMatchManager(t *testing.T) {
 
 // TestFlags_HaveOneLineHelp checks that every flag has a one-line usage without a trailing period.
 func TestFlags_HaveOneLineHelp(t *testing.T) {
-	for _, cmd := range newRoot("test").Commands() {
+	for _, cmd := range newRoot("test", archives.Set{}).Commands() {
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if flag.Usage == "" || strings.HasSuffix(flag.Usage, ".") || strings.Contains(flag.Usage, "\n") {
 				t.Errorf("%s --%s: %q", cmd.Name(), flag.Name, flag.Usage)

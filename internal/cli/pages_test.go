@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/cli/plugin"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -60,7 +61,7 @@ func TestDocs_FlagsExist(t *testing.T) {
 			visit(child)
 		}
 	}
-	visit(newRoot("test"))
+	visit(newRoot("test", archives.Set{}))
 	plugged, err := plugin.New(registry.Kind{Name: "example", Open: func(context.Context, registry.Environment) (driver.Driver, error) { return nil, nil }}, "test")
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/rollout/change"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -55,7 +56,7 @@ func (w *clusters) rollout(ctx context.Context, args ...string) (printed string,
 
 // rolloutTo is like rollout, but writes the output to a writer.
 func (w *clusters) rolloutTo(ctx context.Context, out io.Writer, args ...string) error {
-	root := newRoot("test")
+	root := newRoot("test", archives.Set{})
 	root.SetOut(out)
 	root.SetArgs(append(append([]string{"rollout"}, args...), "--kubeconfig", w.control, "-n", w.Namespace))
 	return root.ExecuteContext(ctx)

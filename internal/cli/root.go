@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 )
 
 // Program is the input and output of a run. If its name is that of one of MCM's programs, that program's
@@ -42,10 +43,11 @@ func newRootFor(p Program) *cobra.Command {
 			return program.Complete(cmd, program.VersionLine("millwright", p.Version))
 		}
 	}
+	release := archives.Set{Version: p.Version, Sums: must(archives.ParseSums(p.Archives))}
 	if filepath.Base(p.Name) == Plugin {
-		return program.Rename(newRoot(p.Version), "kubectl millwright")
+		return program.Rename(newRoot(p.Version, release), "kubectl millwright")
 	}
-	return newRoot(p.Version)
+	return newRoot(p.Version, release)
 }
 
 // Plugin is the name of the program as a kubectl plugin, which runs for "kubectl millwright".
@@ -62,9 +64,9 @@ var (
 )
 
 // Root returns the command "millwright".
-func Root(version string) *cobra.Command { return newRoot(version) }
+func Root(version string) *cobra.Command { return newRoot(version, archives.Set{}) }
 
-func newRoot(version string) *cobra.Command {
+func newRoot(version string, release archives.Set) *cobra.Command {
 	root := args.Group(&cobra.Command{
 		Use:   "millwright",
 		Short: "Manage the machines of Kubernetes clusters",
@@ -83,7 +85,7 @@ happen or does not exist; 2 for invalid arguments.`,
 		}
 		root.AddCommand(commands...)
 	}
-	add(groupLocal, cluster.NewUp(), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(), cluster.NewHostrunner())
+	add(groupLocal, cluster.NewUp(release), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(release), cluster.NewHostrunner())
 	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New())
 	add(groupVMs, vm.New(), vm.NewHypervisor(), vm.NewDiskServer())
 	add(groupRun, append(managerCommands(), vmcontroller.New(), autoscaler.New(), loadbalancer.New())...)
@@ -110,7 +112,7 @@ func newConformance() *cobra.Command {
 	return must(conformance.New(conformance.Program{Kinds: drivers.With(simulated), Prepare: simulated.Temporary}))
 }
 
-// must panics if two built-in drivers have the same flags.
+// must panics if two built-in drivers have the same flags, or the linker has set invalid checksums.
 func must[V any](value V, err error) V {
 	if err != nil {
 		panic(err)

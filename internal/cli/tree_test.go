@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 )
 
 // Commands that do not follow a rule of TestCommands_FollowRules, with the reason.
@@ -49,7 +50,7 @@ const manyFlags = 16
 
 // TestCommands_FollowRules checks the rules for all commands that the help lists.
 func TestCommands_FollowRules(t *testing.T) {
-	root := newRoot("test")
+	root := newRoot("test", archives.Set{})
 	seen := map[string]bool{}
 	visit(root, func(cmd *cobra.Command) {
 		path := cmd.CommandPath()

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/observe/follow"
 )
@@ -48,7 +50,9 @@ type demo struct {
 }
 
 // NewDemo returns "millwright demo".
-func NewDemo() *cobra.Command { return (&demo{}).command() }
+func NewDemo(release archives.Set) *cobra.Command {
+	return (&demo{upFlags: upFlags{release: release}}).command()
+}
 
 func (d *demo) command() *cobra.Command {
 	cmd := &cobra.Command{
@@ -72,7 +76,7 @@ requests is printed; a failed request is an error.`,
 	}
 	d.addFlags(cmd)
 	set := cmd.Flags()
-	set.StringVar(&d.examples, "examples", "examples", `directory with the manifests to apply; with --guest full, defaults to "examples/full"`)
+	set.StringVar(&d.examples, "examples", "", "directory with the manifests to apply; defaults to the examples in --dir")
 	set.BoolVar(&d.exit, "exit", false, "scale down, delete everything, check that nothing remains, and exit")
 	set.DurationVar(&d.timeout, "timeout", 5*time.Minute, "timeout of each step; with --guest full, defaults to 30m")
 	args.Section(set, "demo")
@@ -83,9 +87,6 @@ requests is printed; a failed request is an error.`,
 func (d *demo) setDefaults(given *pflag.FlagSet) {
 	if d.guest != guestFull {
 		return
-	}
-	if !given.Changed("examples") {
-		d.examples = "examples/full"
 	}
 	if !given.Changed("timeout") {
 		d.timeout = 30 * time.Minute
@@ -168,9 +169,10 @@ func (d *demo) within(ctx context.Context, act func(context.Context) error) erro
 }
 
 func (d *demo) apply(ctx context.Context) error {
-	fmt.Fprintf(d.stdout, "Applying %s ...\n", d.examples)
-	if err := controlplane.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(d.examples), "*.yaml", localNamespace); err != nil {
-		return fmt.Errorf("cannot apply %s: %w", d.examples, err)
+	examples := cmp.Or(d.examples, d.mode.examplesDir())
+	fmt.Fprintf(d.stdout, "Applying %s ...\n", examples)
+	if err := controlplane.Apply(ctx, d.mode.plane.RESTConfig(), os.DirFS(examples), "*.yaml", localNamespace); err != nil {
+		return fmt.Errorf("cannot apply %s: %w", examples, err)
 	}
 	return nil
 }

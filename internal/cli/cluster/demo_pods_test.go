@@ -86,8 +86,8 @@ func TestDemo_Defaults(t *testing.T) {
 		examples string
 		timeout  time.Duration
 	}{
-		"small":           {nil, "examples", 5 * time.Minute},
-		"full":            {[]string{"--guest=full"}, "examples/full", 30 * time.Minute},
+		"small":           {nil, "", 5 * time.Minute},
+		"full":            {[]string{"--guest=full"}, "", 30 * time.Minute},
 		"full, but other": {[]string{"--guest=full", "--examples=mine", "--timeout=1m"}, "mine", time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -138,7 +138,7 @@ func (m *local) listen(context.Context) error {
 // run runs everything, and use, until the context is done, use returns, or a part fails. Hosts stop after the
 // controllers, which therefore do not observe that hosts stop.
 func (m *local) run(ctx context.Context, use func(context.Context, *local) error) error {
-	parts := []part{m.serveImages, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts, m.keepDNS}
+	parts := []part{m.serveImages, m.writeExamples, m.connectGuests, m.reachGuests, m.startVMs, m.startMachines, m.startHosts, m.keepDNS}
 	return runParts(ctx, parts, func(ctx context.Context) error { return use(ctx, m) })
 }
 
@@ -351,10 +351,6 @@ func (m *local) greet(out io.Writer, took time.Duration) {
 	if m.lacksGuest() {
 		fmt.Fprintf(out, "The examples need a guest, which has not been built yet: run \"make %s\".\n", guestBuilds[m.guest])
 	}
-	if m.Driver.Name == localdir.DriverVM && (m.plane.Port() != defaultAPIPort || m.imageURL != imageURL(defaultImagePort)) {
-		fmt.Fprintf(out, "The examples use port %d and %s; before you apply them, change these to port %d and %s.\n",
-			defaultAPIPort, imageURL(defaultImagePort), m.plane.Port(), m.imageURL)
-	}
 	fmt.Fprintf(out, "Ctrl-C stops everything; the data stays in %s.\n", m.dir)
 }
 
@@ -366,12 +362,12 @@ func (m *local) lacksGuest() bool {
 }
 
 func (m *local) printCommands(out io.Writer, kubectl, kubeconfig string) {
-	examples, kinds := "examples/", "machinedeployments,machinesets,machines,virtualmachines,nodes"
+	kinds := "machinedeployments,machinesets,machines,virtualmachines,nodes"
 	if m.guest == guestFull {
-		examples, kinds = "examples/full/", kinds+",pods"
+		kinds += ",pods"
 	}
 	if m.Driver.Name == localdir.DriverSim {
-		examples, kinds = "examples/sim/", "machinedeployments,machinesets,machines,nodes"
+		kinds = "machinedeployments,machinesets,machines,nodes"
 	}
-	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s\n  %s get %s\n\n", kubeconfig, kubectl, examples, kubectl, kinds)
+	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s/\n  %s get %s\n\n", kubeconfig, kubectl, m.examplesDir(), kubectl, kinds)
 }

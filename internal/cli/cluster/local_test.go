@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 // TestUp_HintsMatchDriver checks that the suggested manifests match the driver.
 func TestUp_HintsMatchDriver(t *testing.T) {
-	for driver, want := range map[string]string{localdir.DriverVM: "apply -f examples/\n", localdir.DriverSim: "apply -f examples/sim/\n"} {
+	for driver, want := range map[string]string{localdir.DriverVM: "get machinedeployments,machinesets,machines,virtualmachines,nodes\n", localdir.DriverSim: "get machinedeployments,machinesets,machines,nodes\n"} {
 		t.Run(driver, func(t *testing.T) {
 			mode := &local{upFlags: &upFlags{}}
 			mode.Driver.Name = driver
@@ -34,7 +35,7 @@ func TestUp_MissesOnlyItsOwnGuest(t *testing.T) {
 	for images, want := range map[string]bool{"": true, t.TempDir(): false} {
 		mode := &local{upFlags: &upFlags{binaries: "bin", guest: guestSmall, images: images}}
 		mode.Driver.Name = localdir.DriverVM
-		if err := mode.find(); err != nil {
+		if err := mode.find(t.Context(), io.Discard); err != nil {
 			t.Fatal(err)
 		}
 		if got := mode.lacksGuest(); got != want {
@@ -49,7 +50,7 @@ func TestUp_HintsForFullGuest(t *testing.T) {
 	mode := &local{upFlags: &upFlags{guest: guestFull}}
 	var out bytes.Buffer
 	mode.printCommands(&out, "kubectl", "kubeconfig")
-	if !strings.Contains(out.String(), "apply -f examples/full/\n") {
+	if !strings.Contains(out.String(), "nodes,pods\n") {
 		t.Errorf("output:\n%s", &out)
 	}
 	for pods, valid := range map[string]bool{

@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/localdir"
 	managercmd "github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
+	"github.com/millwright-dev/millwright/internal/local/archives"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
@@ -29,6 +30,8 @@ type upFlags struct {
 
 	dir      string
 	binaries string
+	// release has the control plane and the guests, unless flags name them. In a checkout, it is empty.
+	release archives.Set
 	// guest is the guest that the machines of the examples run: guestSmall or guestFull.
 	guest  string
 	images string
@@ -56,7 +59,10 @@ type upPorts struct {
 	api, images, vms int
 }
 
-// The default ports, which the examples contain.
+// defaultNetwork is the default network of guests. The sources of the examples contain it and the default ports.
+var defaultNetwork = netip.MustParsePrefix("10.77.0.0/16")
+
+// The default ports.
 const (
 	defaultAPIPort   = 16443
 	defaultImagePort = 16480
@@ -75,26 +81,27 @@ var (
 	podNetwork6 = netip.MustParsePrefix("fd6d:696c:6c77:100::/56")
 )
 
-// guestBuilds are the directories of the guests in the build cache.
-var guestBuilds = map[string]string{guestSmall: "guest", guestFull: "guest-full"}
+// guestBuilds are the directories of the guests in the build cache, and their archives.
+var guestBuilds = map[string]string{guestSmall: archives.Guest, guestFull: archives.GuestFull}
 
 // NewUp returns "millwright up".
-func NewUp() *cobra.Command {
-	flags := &upFlags{}
+func NewUp(release archives.Set) *cobra.Command {
+	flags := &upFlags{release: release}
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run a local cluster whose nodes are virtual machines",
 		Long: `Run a local cluster whose nodes are virtual machines.
 
-The control plane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as
-built by "make controlplane". Each host is a process that runs hypervisor Pods as a kubelet
+The control plane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler. A
+release downloads it at the first start, unless the archive is beside the program; in a
+checkout, "make controlplane" builds it. Each host is a process that runs hypervisor Pods as a kubelet
 would. Ctrl-C stops the cluster gracefully; its data stays in the directory, and the next
 "up" continues with it, also after a crash.`,
 		Example: `  millwright up
-  kubectl --kubeconfig .millwright/kubeconfig apply -f examples/
+  kubectl --kubeconfig .millwright/kubeconfig apply -f .millwright/examples/
 
   millwright up --driver sim --dir simulated
-  kubectl --kubeconfig simulated/kubeconfig apply -f examples/sim/`,
+  kubectl --kubeconfig simulated/kubeconfig apply -f simulated/examples/`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), nil)
@@ -112,15 +119,16 @@ func (f *upFlags) addFlags(cmd *cobra.Command) {
 	set.IntVar(&f.ports.api, "api-port", defaultAPIPort, "port of the API server on 127.0.0.1; 0 for any free port")
 	set.IntVar(&f.ports.images, "image-port", defaultImagePort, "port on 127.0.0.1 on which to serve the files of --images; 0 for any free port")
 	set.IntVar(&f.ports.vms, "vm-port", 0, "port of the VM controller on 127.0.0.1; 0 for any free port")
-	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to the latest build of \"make controlplane\"")
+	set.StringVar(&f.binaries, "binaries", "", "directory with the control plane's binaries; defaults to those of the release, or to the latest build of \"make controlplane\"")
+	set.StringVar(&f.release.URL, "download-url", archives.DefaultURL, "URL of releases, or of a mirror, from which a release downloads the archives of its version")
 	set.BoolVar(&f.noFsync, "unsafe-no-fsync", false, "disable fsync of etcd: faster, but may lose data if this machine crashes")
 	args.Section(set, "cluster")
 	set.StringVar(&f.guest, "guest", guestSmall, `guest of the virtual machines: "small", nodes without Pods, or "full", nodes with Pods, which implies --connect-guests`)
-	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the latest build of "make guest", or of "make guest-full" with --guest full`)
+	set.StringVar(&f.images, "images", "", `directory with kernels and disk images of virtual machines; defaults to the guest of the release, or to the latest build of "make guest", or of "make guest-full" with --guest full`)
 	set.StringVar(&f.imageServers, "image-servers", "", imageServersUsage+"; the server of --images is always allowed")
 	set.StringVar(&f.accel, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	args.Section(set, "virtual machine")
-	set.TextVar(&f.network, "vm-network", netip.MustParsePrefix("10.77.0.0/16"), "IPv4 CIDR of the virtual machines' network; its second address forwards to the API server and the --guest-ports on 127.0.0.1")
+	set.TextVar(&f.network, "vm-network", defaultNetwork, "IPv4 CIDR of the virtual machines' network; its second address forwards to the API server and the --guest-ports on 127.0.0.1")
 	set.TextVar(&f.podNetwork, "pod-network", netip.MustParsePrefix("10.78.0.0/16"), "IPv4 CIDR of the Pods, from which each node gets 256 addresses; for --guest full")
 	set.BoolVar(&f.ipv6, "ipv6", false, "give virtual machines and their Pods IPv6 addresses in addition; for --guest full")
 	set.IntSliceVar(&f.guestPorts, "guest-ports", nil, "comma-separated TCP ports on 127.0.0.1, in addition to the API server's, that virtual machines may connect to")
@@ -213,7 +221,7 @@ func (f *upFlags) run(ctx context.Context, stdout, stderr io.Writer, use func(co
 	}
 	f.connected = f.connected || f.guest == guestFull
 	mode := &local{upFlags: f, log: log}
-	if err := mode.find(); err != nil {
+	if err := mode.find(ctx, stderr); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "Starting a cluster in %s ...\n", f.dir)
@@ -308,29 +316,46 @@ func (f *upFlags) openLog(stderr io.Writer) (io.WriteCloser, error) {
 	return &logFile{File: file, stderr: stderr}, nil
 }
 
-// find returns an error if the programs of the control plane were not built.
-func (m *local) find() error {
+// find finds or downloads the control plane and the guest. It returns an error if the control plane was not built.
+func (m *local) find(ctx context.Context, progress io.Writer) error {
 	cache, err := localdir.Cache()
 	if err != nil {
 		return err
-	}
-	if m.binaries == "" {
-		if m.binaries, err = controlplane.FindBinaries(cache); err != nil {
-			return err
-		}
-	}
-	if m.images == "" {
-		m.needsGuest = true
-		m.images = filepath.Join(cache, guestBuilds[m.guest], "current")
-	}
-	if m.images, err = filepath.Abs(m.images); err != nil {
-		return fmt.Errorf("cannot find the directory of --images: %w", err)
 	}
 	m.program, err = os.Executable()
 	if err != nil {
 		return fmt.Errorf("cannot find the path of this program, which hosts run: %w", err)
 	}
+	m.release.Beside = []string{filepath.Dir(m.program)}
+	if m.binaries == "" {
+		if m.release.Has(archives.ControlPlane) {
+			m.binaries, err = m.release.Directory(ctx, archives.ControlPlane, cache, progress)
+		} else {
+			m.binaries, err = controlplane.FindBinaries(cache)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if m.images == "" {
+		m.needsGuest = true
+		if m.images, err = m.guestDirectory(ctx, cache, progress); err != nil {
+			return err
+		}
+	}
+	if m.images, err = filepath.Abs(m.images); err != nil {
+		return fmt.Errorf("cannot find the directory of --images: %w", err)
+	}
 	return nil
+}
+
+// guestDirectory returns the directory of the guest, which may not exist. Simulated machines need none.
+func (m *local) guestDirectory(ctx context.Context, cache string, progress io.Writer) (string, error) {
+	name := guestBuilds[m.guest]
+	if m.Driver.Name == localdir.DriverVM && m.release.Has(name) {
+		return m.release.Directory(ctx, name, cache, progress)
+	}
+	return filepath.Join(cache, name, "current"), nil
 }
 
 // explainCancel drops errors after the user has stopped the command.
@@ -347,6 +372,5 @@ func explainPort(err error) error {
 	if !errors.As(err, &taken) {
 		return err
 	}
-	return fmt.Errorf("%w; choose other ports with --api-port, --image-port and --vm-port (0 for any free port); the examples use %d and %d",
-		taken, defaultAPIPort, defaultImagePort)
+	return fmt.Errorf("%w; choose other ports with --api-port, --image-port and --vm-port (0 for any free port)", taken)
 }

@@ -26,6 +26,9 @@ import (
 type Program struct {
 	// Version of the program.
 	Version string
+	// Archives has the checksums of the archives that belong to a release; see the package archives. It is empty in
+	// other builds.
+	Archives string
 	// Name is the path by which the program was called. It is optional.
 	Name string
 	// Args are the arguments without the name of the program.

@@ -54,10 +54,10 @@ func (h *harness) released(cluster string, args ...string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	write := exec.CommandContext(h.t.Context(), filepath.Join(root, "hack", "release.sh"), h.dir, "v0.1.0", "millwright")
+	write := exec.CommandContext(h.t.Context(), filepath.Join(root, "hack", "clusterctl.sh"), h.dir, "v0.1.0", "millwright")
 	write.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
 	if out, err := write.CombinedOutput(); err != nil {
-		h.t.Fatalf("hack/release.sh: %v\n%s", err, out)
+		h.t.Fatalf("hack/clusterctl.sh: %v\n%s", err, out)
 	}
 	clusterctl, err := coreFile("clusterctl")
 	if err != nil {

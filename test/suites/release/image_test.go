@@ -68,10 +68,10 @@ func TestRelease_WritesSBOMs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for platforms, want := range map[string]string{"": "linux/" + runtime.GOARCH, "linux/amd64 linux/arm64": "linux/amd64 linux/arm64"} {
-		command := exec.CommandContext(t.Context(), "make", "--no-print-directory", "--dry-run", "release", "VERSION="+release, "RELEASE_IMAGE="+image, "IMAGE_PLATFORMS="+platforms)
+		command := exec.CommandContext(t.Context(), "make", "--no-print-directory", "--dry-run", "clusterctl", "VERSION="+release, "RELEASE_IMAGE="+image, "IMAGE_PLATFORMS="+platforms)
 		command.Dir = root(t)
 		out, err := command.CombinedOutput()
-		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), fmt.Sprintf("hack/release.sh bin/release '%s' '%s' %s", release, image, want)) {
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), fmt.Sprintf("hack/clusterctl.sh bin/clusterctl '%s' '%s' %s", release, image, want)) {
 			t.Errorf("with the platforms %q: %v\n%s", platforms, err, out)
 		}
 	}

@@ -55,7 +55,7 @@ func TestClusterctl_UpgradesFromOlderContract(t *testing.T) {
 	p.init(e.Cluster, "v1beta1")
 	checkClusterDefinition(t, e.Cluster, "v1beta1")
 	if out, err := p.release("v0.1.1", image); err != nil {
-		t.Fatalf("hack/release.sh: %v\n%s", err, out)
+		t.Fatalf("hack/clusterctl.sh: %v\n%s", err, out)
 	}
 	_, stderr, err := p.tryClusterctl(p.withCore("v1beta2"), nil, "upgrade", "apply", "--infrastructure", "millwright:v0.1.1", "--kubeconfig", e.ControlPlane.Kubeconfig())
 	if err != nil {

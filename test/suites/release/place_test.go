@@ -38,7 +38,7 @@ func newPlace(t *testing.T) *place {
 	t.Parallel()
 	p := &place{t: t, dir: t.TempDir()}
 	if out, err := p.release(release, image); err != nil {
-		t.Fatalf("hack/release.sh: %v\n%s", err, out)
+		t.Fatalf("hack/clusterctl.sh: %v\n%s", err, out)
 	}
 	return p
 }
@@ -50,7 +50,7 @@ func (p *place) release(version, image string, platforms ...string) (string, err
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "release.sh"), append([]string{p.dir, version, image}, platforms...)...)
+	command := exec.CommandContext(p.t.Context(), filepath.Join(root(p.t), "hack", "clusterctl.sh"), append([]string{p.dir, version, image}, platforms...)...)
 	command.Env = append(os.Environ(), "KUBECTL="+filepath.Join(binaries, "kubectl"))
 	out, err := command.CombinedOutput()
 	return string(out), err
@@ -60,7 +60,7 @@ func (p *place) release(version, image string, platforms ...string) (string, err
 func (p *place) bills() string {
 	p.t.Helper()
 	if out, err := p.release(release, image, "linux/"+runtime.GOARCH); err != nil {
-		p.t.Fatalf("hack/release.sh: %v\n%s", err, out)
+		p.t.Fatalf("hack/clusterctl.sh: %v\n%s", err, out)
 	}
 	return filepath.Join(p.dir, "sbom", release)
 }
