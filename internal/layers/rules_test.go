@@ -36,7 +36,7 @@ const budget = "internal/pool/budget"
 const timeouts = "internal/lifecycle/timeouts"
 
 // everything lists what programs and tests may import.
-var everything = []string{"api", "config", "proto", "driver", "drivers", "provider", "internal", "cmd", "test", "bench", "guest"}
+var everything = []string{"api", "config", "examples", "proto", "driver", "drivers", "provider", "internal", "cmd", "test", "bench", "guest"}
 
 // controllers may be imported only by the manager.
 const controllers = "internal/controllers"

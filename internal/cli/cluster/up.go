@@ -92,10 +92,11 @@ func NewUp(release archives.Set) *cobra.Command {
 		Short: "Run a local cluster whose nodes are virtual machines",
 		Long: `Run a local cluster whose nodes are virtual machines.
 
-The control plane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler. A
-release downloads it at the first start, unless the archive is beside the program; in a
-checkout, "make controlplane" builds it. Each host is a process that runs hypervisor Pods as a kubelet
-would. Ctrl-C stops the cluster gracefully; its data stays in the directory, and the next
+The control plane is etcd, kube-apiserver, kube-controller-manager and kube-scheduler. The
+program of a release downloads it at the first start, unless the archive is in the program's
+directory; in a checkout, "make controlplane" builds it. Each host is a process that runs
+hypervisor Pods as a kubelet would. Ctrl-C stops the cluster gracefully; its data stays in
+the directory, and the next
 "up" continues with it, also after a crash.`,
 		Example: `  millwright up
   kubectl --kubeconfig .millwright/kubeconfig apply -f .millwright/examples/
@@ -326,7 +327,7 @@ func (m *local) find(ctx context.Context, progress io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("cannot find the path of this program, which hosts run: %w", err)
 	}
-	m.release.Beside = []string{filepath.Dir(m.program)}
+	m.release.Directories = []string{filepath.Dir(m.program)}
 	if m.binaries == "" {
 		if m.release.Has(archives.ControlPlane) {
 			m.binaries, err = m.release.Directory(ctx, archives.ControlPlane, cache, progress)

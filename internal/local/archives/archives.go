@@ -41,8 +41,8 @@ type Set struct {
 	// URL is the directory from which archives are downloaded: that of all releases, or of a mirror. The default
 	// is DefaultURL.
 	URL string
-	// Beside are directories in which an archive may already be.
-	Beside []string
+	// Directories are those in which an archive may already be.
+	Directories []string
 }
 
 // ParseSums parses the checksums that the linker sets, such as "controlplane=HEX,guest=HEX".
@@ -70,7 +70,7 @@ func (s Set) File(name string) string {
 }
 
 // Directory returns a directory below cache with the content of an archive. If it does not exist, the archive is taken
-// from one of the directories Beside, or downloaded, and its checksum is compared. Progress is written to out.
+// from one of Directories, or downloaded, and its checksum is compared. Progress is written to out.
 func (s Set) Directory(ctx context.Context, name, cache string, out io.Writer) (string, error) {
 	if !s.Has(name) {
 		return "", fmt.Errorf("release %s has no archive %s", s.Version, name)
@@ -111,8 +111,8 @@ func (s Set) Directory(ctx context.Context, name, cache string, out io.Writer) (
 
 // fetch returns the archive with the right checksum, from its beginning.
 func (s Set) fetch(ctx context.Context, name, scratch string, out io.Writer) (*os.File, error) {
-	for _, beside := range s.Beside {
-		file, err := os.Open(filepath.Join(beside, s.File(name)))
+	for _, dir := range s.Directories {
+		file, err := os.Open(filepath.Join(dir, s.File(name)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -139,11 +139,11 @@ func (s Set) download(ctx context.Context, name, scratch string, out io.Writer) 
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("%w; set --download-url to a mirror, or put the file beside this program", err)
+		return nil, fmt.Errorf("%w; set --download-url to a mirror, or put the file into the directory of this program", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("cannot download %s: the server responded %s; set --download-url to a mirror, or put the file beside this program", url, response.Status)
+		return nil, fmt.Errorf("cannot download %s: the server responded %s; set --download-url to a mirror, or put the file into the directory of this program", url, response.Status)
 	}
 	file, err := os.CreateTemp(scratch, ".download-")
 	if err != nil {

@@ -94,26 +94,26 @@ func TestDirectory_DownloadsOnce(t *testing.T) {
 	}
 }
 
-// TestDirectory_PrefersFileBesideProgram uses no server: the default URL is not reached.
-func TestDirectory_PrefersFileBesideProgram(t *testing.T) {
+// TestDirectory_PrefersExistingFile uses no server: the default URL is not reached.
+func TestDirectory_PrefersExistingFile(t *testing.T) {
 	archive := archiveOf(t, entry{name: "program", content: "binary", kind: tar.TypeReg, mode: 0o755})
-	set, beside := setOf(archive), t.TempDir()
-	set.URL, set.Beside = "http://127.0.0.1:1", []string{t.TempDir(), beside}
-	if err := os.WriteFile(filepath.Join(beside, set.File(Guest)), archive, 0o600); err != nil {
+	set, dir := setOf(archive), t.TempDir()
+	set.URL, set.Directories = "http://127.0.0.1:1", []string{t.TempDir(), dir}
+	if err := os.WriteFile(filepath.Join(dir, set.File(Guest)), archive, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var progress bytes.Buffer
 	if _, err := set.Directory(t.Context(), Guest, t.TempDir(), &progress); err != nil {
 		t.Fatal(err)
 	}
-	if want := "Unpacking " + filepath.Join(beside, set.File(Guest)) + " ...\n"; progress.String() != want {
+	if want := "Unpacking " + filepath.Join(dir, set.File(Guest)) + " ...\n"; progress.String() != want {
 		t.Errorf("prints %q, want %q", &progress, want)
 	}
 }
 
 func TestDirectory_RejectsOthersContent(t *testing.T) {
 	archive := archiveOf(t, entry{name: "program", content: "binary", kind: tar.TypeReg, mode: 0o755})
-	set, beside := setOf(archive), t.TempDir()
+	set, dir := setOf(archive), t.TempDir()
 	other := archiveOf(t, entry{name: "program", content: "changed", kind: tar.TypeReg, mode: 0o755})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(other) }))
 	defer server.Close()
@@ -121,12 +121,12 @@ func TestDirectory_RejectsOthersContent(t *testing.T) {
 	if _, err := set.Directory(t.Context(), Guest, t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "checksum") {
 		t.Errorf("download: %v", err)
 	}
-	set.Beside = []string{beside}
-	if err := os.WriteFile(filepath.Join(beside, set.File(Guest)), other, 0o600); err != nil {
+	set.Directories = []string{dir}
+	if err := os.WriteFile(filepath.Join(dir, set.File(Guest)), other, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := set.Directory(t.Context(), Guest, t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "remove it to download it") {
-		t.Errorf("beside the program: %v", err)
+		t.Errorf("in a directory: %v", err)
 	}
 }
 
@@ -157,14 +157,14 @@ func TestDirectory_WritesNothingOutside(t *testing.T) {
 		"hard link":     {name: "hard", link: "/etc/passwd", kind: tar.TypeLink},
 	} {
 		t.Run(name, func(t *testing.T) {
-			archive, beside, cache := archiveOf(t, bad), t.TempDir(), t.TempDir()
+			archive, dir, cache := archiveOf(t, bad), t.TempDir(), t.TempDir()
 			set := setOf(archive)
-			set.Beside = []string{beside}
-			if err := os.WriteFile(filepath.Join(beside, set.File(Guest)), archive, 0o600); err != nil {
+			set.Directories = []string{dir}
+			if err := os.WriteFile(filepath.Join(dir, set.File(Guest)), archive, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if dir, err := set.Directory(t.Context(), Guest, cache, io.Discard); err == nil {
-				t.Errorf("unpacked to %s", dir)
+			if unpacked, err := set.Directory(t.Context(), Guest, cache, io.Discard); err == nil {
+				t.Errorf("unpacked to %s", unpacked)
 			}
 			entries, err := os.ReadDir(filepath.Join(cache, Guest))
 			if err != nil || len(entries) != 1 { // the lock

@@ -75,7 +75,7 @@ func TestReleasePage_InstallsWithoutSources(t *testing.T) {
 	if !strings.Contains(out, "Downloading "+mirror.URL+"/v0.1.0/millwright-controlplane_0.1.0_linux_amd64.tar.gz") || !strings.Contains(out, "Ready nodes: 3 of 3") {
 		t.Errorf("the simulated demo prints:\n%s", out)
 	}
-	// The guest is beside the program.
+	// The guest is in the directory of the program.
 	p.copy("millwright-guest_0.1.0_linux_amd64.tar.gz", place)
 	begin := time.Now()
 	out = p.run(place, "demo", "--exit", "--dir=/machines", "--download-url=http://127.0.0.1:1", "--api-port=0", "--image-port=0")
