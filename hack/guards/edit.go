@@ -57,6 +57,11 @@ func (g guard) switchable(source, name string) (string, bool) {
 	case expression(g.Old) && expression(g.New):
 		return fmt.Sprintf("guardPick(%q, %s, %s)", name, g.Old, g.New), true
 	}
+	return g.switchableField(name)
+}
+
+// switchableField is switchable for a field of a composite literal.
+func (g guard) switchableField(name string) (string, bool) {
 	old, replaced := field.FindStringSubmatch(g.Old), field.FindStringSubmatch(g.New)
 	if old == nil || replaced == nil || old[1] != replaced[1] || !expression(old[2]) || !expression(replaced[2]) {
 		return "", false

@@ -51,7 +51,7 @@ func TestTurns_ClosedConnectionsLeave(t *testing.T) {
 		}
 		synctest.Wait()
 		close(closed)
-		if <-left || <-left {
+		if one, other := <-left, <-left; one || other {
 			t.Error("a closed connection got a turn")
 		}
 		first()
