@@ -32,7 +32,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -178,7 +177,7 @@ func TestServer_ReservesReviewsForPods(t *testing.T) {
 	pod := fixture.OwnedBy(vm, fixture.Named("vm-7", fixture.Pod()))
 	pod.UID, pod.Labels = "pod-uid", map[string]string{v1alpha1.LabelVM: vm.Name}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "127.0.0.1"}}
-	podstate.Signer{MAC: p.authority.MAC}.Sign(pod)
+	vm.Status.ActivePodName, vm.Status.ActivePodUID = pod.Name, pod.UID
 	p.cluster.objects = map[string]client.Object{vm.Name: vm, pod.Name: pod}
 	_, request := p.request()
 	conns := map[string]*grpc.ClientConn{}
