@@ -43,7 +43,10 @@ func TestEndpoint_LimitsConnectionsPerAddress(t *testing.T) {
 		dial("127.0.0.1")
 		<-accepted
 	}
-	if _, err := first.Read(make([]byte, 1)); err == nil {
+	if err := first.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("a connection over the limit continues")
 	}
 	if err := driver.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -225,6 +226,36 @@ func TestEndpoint_Certificates(t *testing.T) {
 				t.Error("the plug-in was registered anyway")
 			}
 		})
+	}
+}
+
+// TestEndpoint_LimitsConnectionsPerCertificate checks that a plug-in cannot use up the connections of others.
+func TestEndpoint_LimitsConnectionsPerCertificate(t *testing.T) {
+	a := newAuthority(t)
+	target, _ := secured(t, a)
+	connects := func(name string) bool {
+		t.Helper()
+		certificate := must(tls.LoadX509KeyPair(a.path(name+".crt"), a.path(name+".key")))(t)
+		conn := must(tls.Dial("tcp", target, &tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: poolOf(a), Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"},
+		}))(t)
+		t.Cleanup(func() { _ = conn.Close() })
+		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := conn.Read(make([]byte, 1)) // the settings of HTTP/2
+		return err == nil
+	}
+	for _, name := range []string{"fake", "other"} {
+		a.sign(name, func(c *x509.Certificate) { c.Subject.CommonName = name })
+		for i := range pluginserver.MaxPerPeer {
+			if !connects(name) {
+				t.Fatalf("connection %d with certificate %s was closed", i+1, name)
+			}
+		}
+		if connects(name) {
+			t.Errorf("certificate %s has more than %d connections", name, pluginserver.MaxPerPeer)
+		}
 	}
 }
 

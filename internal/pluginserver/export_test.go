@@ -10,3 +10,6 @@ import (
 func InMemory(listener net.Listener) *Endpoint {
 	return &Endpoint{listener: listener, credentials: insecure.NewCredentials()}
 }
+
+// MaxPerPeer is the maximum number of connections with one certificate.
+const MaxPerPeer = maxPerPeer
