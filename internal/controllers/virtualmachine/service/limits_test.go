@@ -382,6 +382,34 @@ func TestLimits_RenewalsAreNotRefusedBecauseOfOthers(t *testing.T) {
 	}
 }
 
+// TestServer_LimitsRenewals checks that a hypervisor that requests its lease all the time reaches the limit of renewals,
+// and that its other calls do not count toward that limit.
+func TestServer_LimitsRenewals(t *testing.T) {
+	p := newPort(t)
+	vm := fixture.Named(attacker.VM, fixture.VirtualMachine())
+	vm.Status.ActivePodName, vm.Status.ActiveRunID = attacker.Pod, "2" // a later run, so requests write nothing
+	vm.Status.Lease = &v1alpha1.VirtualMachineLease{State: v1alpha1.LeaseOpen, DurationSeconds: 60, FencingToken: 1}
+	p.cluster.objects = map[string]client.Object{vm.Name: vm}
+	us := &vmpb.HypervisorID{Namespace: attacker.Namespace, VmName: attacker.VM, PodName: attacker.Pod, RunId: 1}
+	calls := vmpb.NewVMControllerClient(p.dial(p.client(p.certificate(attacker))))
+	admitted := 0
+	for range 2 * renewalBurst {
+		ctx, cancel := context.WithCancel(t.Context())
+		lease, err := calls.RunLease(ctx, &vmpb.RunLeaseRequest{Us: us})
+		p.must(err)
+		if _, err := lease.Recv(); status.Code(err) != codes.ResourceExhausted {
+			admitted++
+		}
+		cancel()
+	}
+	if admitted != renewalBurst {
+		t.Errorf("%d of %d requests for a lease were admitted, want %d", admitted, 2*renewalBurst, renewalBurst)
+	}
+	if _, err := calls.ReportState(t.Context(), &vmpb.ReportStateRequest{Us: us}); status.Code(err) == codes.ResourceExhausted {
+		t.Errorf("a report after that: %v", err)
+	}
+}
+
 // TestReport_OutdatedIsIgnored checks that a report that arrives after a later one of the same run is ignored.
 func TestReport_OutdatedIsIgnored(t *testing.T) {
 	s := New(Options{Registry: &authority.Registry{Clock: clock.RealClock{}}})
