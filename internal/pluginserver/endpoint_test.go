@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -243,7 +244,9 @@ func TestEndpoint_LimitsConnectionsPerCertificate(t *testing.T) {
 		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := conn.Read(make([]byte, 1)) // the settings of HTTP/2
+		// The connection has a timeout until the client has sent the preface of HTTP/2 and its settings.
+		_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00") // fails if the server has closed it
+		_, err := conn.Read(make([]byte, 1))                                                                // the settings of the server
 		return err == nil
 	}
 	for _, name := range []string{"fake", "other"} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
@@ -339,6 +340,28 @@ func TestMachine_InvalidUTF8OfDriverIsReplaced(t *testing.T) {
 	h.Driver.FailWith(fake.CreateMachine, status.Error(codes.Internal, "no \xff disk"))
 	h.Settle()
 	h.wantCondition(infrav1.ConditionReady, metav1.ConditionFalse, readyOf(h).Reason, "no \uFFFD disk")
+}
+
+// TestMachine_MessagesOfDriverAreShortened checks that huge messages of a driver with escape sequences are shortened and
+// printable in the status.
+func TestMachine_MessagesOfDriverAreShortened(t *testing.T) {
+	huge := status.Error(codes.InvalidArgument, strings.Repeat("fault\x1b", maxMessage))
+	check := func(field, message string) {
+		t.Helper()
+		if len(message) > maxMessage || strings.Contains(message, "\x1b") || !strings.Contains(message, messages.Cut) {
+			t.Errorf("%s has %d bytes: %.100q", field, len(message), message)
+		}
+	}
+	h := newHarness(t)
+	h.Driver.FailWith(fake.GetMachineStatus, huge)
+	h.Settle()
+	check("failureMessage", *h.infra().Status.FailureMessage)
+
+	h = newTaggedHarness(t)
+	h.Driver.FailWith(fake.UpdateMachine, huge)
+	h.updateTo(`{"size":"small","tags":{"a":"2"}}`)
+	h.Settle()
+	check("the condition", meta.FindStatusCondition(h.infra().Status.Conditions, infrav1.ConditionUpToDate).Message)
 }
 
 // TestEvents_OnePerFailureCode checks that repeated failures with the same code send one event, even if the message
