@@ -216,7 +216,7 @@ func TestFlags_RejectInvalidValues(t *testing.T) {
 var upFlagsOfItsOwn = map[string]string{
 	"dir": ".millwright", "hosts": "2", "driver": "vm", "leader-elect": "false", "log-file": "",
 	"api-port": "16443", "image-port": "16480", "vm-port": "0", "images": "", "image-servers": "", "binaries": "", "guest-ports": "[]",
-	"vm-network": "10.77.0.0/16", "pod-network": "10.78.0.0/16", "connect-guests": "false", "guest-outside": "true", "guest": "small", "ipv6": "false",
+	"vm-network": "10.77.0.0/16", "pod-network": "10.78.0.0/16", "connect-guests": "false", "download-url": archives.DefaultURL, "guest-outside": "true", "guest": "small", "ipv6": "false",
 	"accelerator": "auto", "unsafe-no-fsync": "false",
 	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1",
 }
