@@ -117,7 +117,7 @@ runcmd:
 		"name: own", "name: "+o.name,
 		"http://127.0.0.1:16480/"+ownImage, o.images+"/"+o.name+".raw",
 		"format: QCOW2", "format: Raw",
-		"  vmPool: default\n", fmt.Sprintf("  vmPool: default\n  firmware: %s\n  terminationGracePeriodSeconds: 1200\n", firmware),
+		"  vmPool: default", fmt.Sprintf("  firmware: %s\n  terminationGracePeriodSeconds: 1200\n  vmPool: default", firmware),
 		"    spec:\n      class:", "    spec:\n      creationTimeout: 2h\n      class:",
 	)
 	manifests := fstest.MapFS{"pool.yaml": {Data: []byte(pool)}}
