@@ -2,9 +2,12 @@ package subresources
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/gorilla/websocket"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,5 +31,31 @@ func TestSubresources_SanitizeHypervisorTexts(t *testing.T) {
 		if !strings.Contains(message, "Error: log in") {
 			t.Errorf("%s: the text is missing: %.100q", code, message)
 		}
+	}
+}
+
+// TestSubresources_SanitizeCloseMessages checks the same for the message with which a console is closed.
+func TestSubresources_SanitizeCloseMessages(t *testing.T) {
+	text := "no guest\x1b]0;mine\a\n" + strings.Repeat("\u009b", 1<<20)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		socket, err := (&websocket.Upgrader{}).Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer socket.Close()
+		closeConsole(socket, status.Error(codes.Internal, text))
+	}))
+	defer server.Close()
+	client, response, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_ = response.Body.Close()
+	_, _, err = client.ReadMessage()
+	var closed *websocket.CloseError
+	if !errors.As(err, &closed) || !strings.HasPrefix(closed.Text, "no guest") || strings.ContainsFunc(closed.Text, func(r rune) bool { return r < ' ' || r == '\u009b' }) {
+		t.Errorf("the client gets %q", err)
 	}
 }
