@@ -4,21 +4,25 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -77,6 +81,39 @@ func TestMutatedSet_IsDeleted(t *testing.T) {
 				t.Errorf("%d sets after the webhook was removed, want 2", n)
 			}
 		})
+	}
+}
+
+// TestMutatedSet_IsRetriedAtIntervals checks that sets are not created one after the other if a webhook changes them, but
+// not in dry runs.
+func TestMutatedSet_IsRetriedAtIntervals(t *testing.T) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b")), fixture.Set("a", 3, fixture.WithUID))
+	s.Target = nil
+	now := clocktesting.NewFakePassiveClock(fixture.Noon)
+	s.Clock = now
+	created := 0
+	s.refuse = func(verb string, object client.Object) error {
+		if set, ok := object.(*v1alpha1.MachineSet); ok && verb == "create" && set.Name != "" { // dry runs have no name
+			created++
+			set.Spec.Template.Labels["team"] = "a"
+		}
+		return nil
+	}
+	for want := 1; want <= 3; want++ {
+		for range 4 {
+			if _, err := s.Reconcile(t.Context(), request); !errors.Is(err, rollout.ErrMutated) {
+				t.Fatalf("error %v, want one about the changed set", err)
+			}
+			for name, set := range s.all() {
+				if !set.DeletionTimestamp.IsZero() {
+					s.remove(name)
+				}
+			}
+		}
+		if created != want {
+			t.Errorf("%d sets were created after %d intervals, want %d", created, want-1, want)
+		}
+		now.SetTime(now.Now().Add(time.Minute))
 	}
 }
 
