@@ -179,7 +179,7 @@ provenance() {
 		}
 		{
 			sub(/^\.\//, "", $2)
-			printf "%s\n    {\"name\": \"%s\", \"digest\": {\"sha256\": \"%s\"}}", NR > 1 ? "," : "", $2, $1
+			printf "%s\n    {\"name\": \"%s\", \"digest\": {\"sha256\": \"%s\"}}", (NR > 1 ? "," : ""), $2, $1
 		}
 		END {
 			printf "\n  ],\n  \"predicateType\": \"https://slsa.dev/provenance/v1\",\n  \"predicate\": {\n"
