@@ -184,7 +184,7 @@ var identities = map[string]identity{
 		"pods in everywhere: get list watch create delete",
 		"secrets in everywhere: get",
 		"secrets in own: create",
-		"secrets millwright-vm-authority in own: get",
+		"secrets millwright-vm-authority in own: get update",
 		"storageclasses.storage.k8s.io in everywhere: get",
 		"tokenreviews.authentication.k8s.io in everywhere: create",
 		"virtualmachines.vm.metropolis.monogon.dev in everywhere: get list watch patch",
