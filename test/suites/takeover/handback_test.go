@@ -136,6 +136,7 @@ func strip(value any, kind, path string, also []string) any {
 			for i := range list {
 				list[i] = strip(list[i], kind, path, also)
 			}
+			list = slices.DeleteFunc(list, leavesLoadBalancers)
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 			return list
 		}
@@ -161,6 +162,12 @@ func strip(value any, kind, path string, also []string) any {
 		return nil // empty objects, of which our types write some
 	}
 	return fields
+}
+
+// leavesLoadBalancers reports whether a value is the taint of a drained node that this version of MCM does not set.
+func leavesLoadBalancers(value any) bool {
+	fields, ok := value.(map[string]any)
+	return ok && fields["key"] == v1alpha1.TaintKeyToBeDeleted
 }
 
 // live reads all objects of the fleet, whose nodes are those that its provider has created.
