@@ -6,8 +6,8 @@
 # KUBELET is the program, such as https://dl.k8s.io/v1.36.3/bin/linux/amd64/kubelet. IMAGE is the file to write, in
 # the format QCOW2. The packages are added to those of the image.
 #
-# It needs neither root nor loop devices, but Debian 12 or later, or a derivative, with these packages, and, without root,
-# fakeroot and uidmap:
+# Run it as root on Debian 12 or later, or a derivative, with these packages. It needs no loop devices. Without root, which
+# is not tested, it also uses fakeroot and uidmap.
 #
 #   apt-get install dosfstools e2fsprogs fdisk grub-common grub-efi-amd64-bin grub-pc-bin mmdebstrap mtools qemu-utils
 #
