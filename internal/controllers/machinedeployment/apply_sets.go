@@ -43,7 +43,7 @@ func (p scope) create(ctx context.Context, deployment *v1alpha1.MachineDeploymen
 		return errors.Join(err, apierror.IgnoreGone(p.Client.Delete(ctx, set, client.Preconditions{UID: &set.UID})))
 	}
 	p.memory.sets.Wrote(set)
-	p.memory.created.name, p.memory.created.at = set.Name, p.Clock.Now()
+	p.memory.created.name, p.memory.created.uid, p.memory.created.at = set.Name, set.UID, p.Clock.Now()
 	outcome.Created = set
 	p.scaled(ctx, deployment, op)
 	return nil
@@ -115,7 +115,11 @@ func (p scope) release(ctx context.Context, deployment *v1alpha1.MachineDeployme
 
 func (p scope) changeOwner(ctx context.Context, deployment *v1alpha1.MachineDeployment, op rollout.Operation, owners []metav1.OwnerReference) error {
 	next := op.Set.DeepCopy()
-	if op.Action == rollout.Adopt {
+	switch {
+	case op.Action != rollout.Adopt:
+	case next.UID == p.memory.created.uid:
+		restore.End(next) // the set was not restored: something else, such as a webhook, removed its owner
+	default:
 		restore.BeginSet(next, p.Clock.Now()) // with an owner, the set would look like a new one
 	}
 	next.OwnerReferences = owners

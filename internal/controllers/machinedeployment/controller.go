@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,9 +80,10 @@ type Controller struct {
 type memory struct {
 	// deployment, sets, nodes and machines track writes, to detect a stale cache.
 	deployment, sets, nodes, machines expectations.Writes
-	// created is the set that was created last, until the cache contains it, and its creation time.
+	// created is the set that was created last: its name until the cache contains it, its UID and its creation time.
 	created struct {
 		name string
+		uid  types.UID
 		at   time.Time
 	}
 	// nodesUnmarked reports that the nodes have no marks of a rollout or an in-place update, so that they need

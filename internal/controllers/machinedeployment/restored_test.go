@@ -89,3 +89,23 @@ func TestMachineDeployment_LivingSetDoesNotWait(t *testing.T) {
 		t.Errorf("owners %v, annotations %v", got.OwnerReferences, got.Annotations)
 	}
 }
+
+// TestMachineDeployment_CreatedSetDoesNotWait checks that a new set whose owner something else removed, so that its
+// controller took it for a restored one, does not wait once its deployment adopts it.
+func TestMachineDeployment_CreatedSetDoesNotWait(t *testing.T) {
+	s := newServer(fixture.Deployment(3, fixture.OfClass("b")))
+	s.pass(t)
+	created := s.only(t)
+	s.free(created.Name)
+	waiting := s.only(t)
+	if !restore.BeginSet(waiting, fixture.Noon) {
+		t.Fatalf("the set does not look restored: %v", waiting)
+	}
+	if err := s.Client.Update(t.Context(), waiting); err != nil {
+		t.Fatal(err)
+	}
+	s.pass(t)
+	if got := s.only(t); !metav1.IsControlledBy(got, s.deployment()) || restore.Waits(got) {
+		t.Errorf("owners %v, annotations %v", got.OwnerReferences, got.Annotations)
+	}
+}
