@@ -25,6 +25,16 @@ var ownFields = []string{
 	"MachineDeployment .status.excessReplicas",
 	"MachineDeployment .status.selector",
 	"MachineSet .status.selector",
+	// Fields of nodes that Kubernetes has had since 1.37. MCM's API was generated for an earlier version.
+	"Machine .spec.nodeTemplate.spec.podPreemptionPolicy",
+	"Machine .spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption",
+	"Machine .spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption[]",
+	"MachineDeployment .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy",
+	"MachineDeployment .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption",
+	"MachineDeployment .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption[]",
+	"MachineSet .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy",
+	"MachineSet .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption",
+	"MachineSet .spec.template.spec.nodeTemplate.spec.podPreemptionPolicy.disableResizePreemption[]",
 }
 
 // Our CRDs have every field of MCM's CRDs with the same type, and only a few others.

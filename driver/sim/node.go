@@ -88,7 +88,7 @@ type nodeWriter struct {
 }
 
 // kubeletVersion is the kubelet version of simulated nodes.
-const kubeletVersion = "v1.36.0-sim"
+const kubeletVersion = "v1.37.0-sim"
 
 // register creates the node unless an earlier attempt created it.
 func (w nodeWriter) register(ctx context.Context, v VM) error {

@@ -3,7 +3,7 @@
 #
 #   examples/own-image/build.sh KUBELET IMAGE [PACKAGE...]
 #
-# KUBELET is the program, such as https://dl.k8s.io/v1.36.3/bin/linux/amd64/kubelet. IMAGE is the file to write, in
+# KUBELET is the program, such as https://dl.k8s.io/v1.37.2/bin/linux/amd64/kubelet. IMAGE is the file to write, in
 # the format QCOW2. The packages are added to those of the image.
 #
 # Run it as root on Debian 12 or later, or a derivative, with these packages. It needs no loop devices. Without root, which

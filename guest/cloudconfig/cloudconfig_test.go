@@ -71,7 +71,7 @@ apiVersion: kubeadm.k8s.io/v1beta4
 clusterName: one
 controlPlaneEndpoint: 10.77.0.2:6443
 kind: ClusterConfiguration
-kubernetesVersion: v1.36.3
+kubernetesVersion: v1.37.2
 networking:
   dnsDomain: cluster.local
   podSubnet: 10.78.0.0/16

@@ -861,6 +861,16 @@ var schemaYAML = typed.YAMLObject(`types:
                             elementType:
                               scalar: string
                             elementRelationship: associative
+                      - name: podPreemptionPolicy
+                        type:
+                          map:
+                            fields:
+                            - name: disableResizePreemption
+                              type:
+                                list:
+                                  elementType:
+                                    scalar: string
+                                  elementRelationship: associative
                       - name: providerID
                         type:
                           scalar: string
@@ -1433,6 +1443,16 @@ var schemaYAML = typed.YAMLObject(`types:
                                         elementType:
                                           scalar: string
                                         elementRelationship: associative
+                                  - name: podPreemptionPolicy
+                                    type:
+                                      map:
+                                        fields:
+                                        - name: disableResizePreemption
+                                          type:
+                                            list:
+                                              elementType:
+                                                scalar: string
+                                              elementRelationship: associative
                                   - name: providerID
                                     type:
                                       scalar: string
@@ -1789,6 +1809,16 @@ var schemaYAML = typed.YAMLObject(`types:
                                         elementType:
                                           scalar: string
                                         elementRelationship: associative
+                                  - name: podPreemptionPolicy
+                                    type:
+                                      map:
+                                        fields:
+                                        - name: disableResizePreemption
+                                          type:
+                                            list:
+                                              elementType:
+                                                scalar: string
+                                              elementRelationship: associative
                                   - name: providerID
                                     type:
                                       scalar: string

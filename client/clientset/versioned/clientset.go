@@ -15,7 +15,7 @@ import (
 )
 
 type Interface interface {
-	Discovery() discovery.DiscoveryInterface
+	Discovery() discovery.DiscoveryInterfaces
 	InfrastructureV1alpha1() infrastructurev1alpha1.InfrastructureV1alpha1Interface
 	MachineV1alpha1() machinev1alpha1.MachineV1alpha1Interface
 	VMV1alpha1() vmv1alpha1.VMV1alpha1Interface
@@ -45,7 +45,7 @@ func (c *Clientset) VMV1alpha1() vmv1alpha1.VMV1alpha1Interface {
 }
 
 // Discovery retrieves the DiscoveryClient
-func (c *Clientset) Discovery() discovery.DiscoveryInterface {
+func (c *Clientset) Discovery() discovery.DiscoveryInterfaces {
 	if c == nil {
 		return nil
 	}

@@ -316,7 +316,7 @@ func (h *kubeadmHarness) playKubeadm(g gomega.Gomega) {
 			}
 			h.ensure(g, &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
-				Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.3\n"},
+				Data:       map[string]string{"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.37.2\n"},
 			})
 		}
 	}
@@ -343,7 +343,7 @@ func (h *kubeadmHarness) mirror(g gomega.Gomega, component, node string) {
 			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "of-a-file"},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: node, Containers: []corev1.Container{{Name: component, Image: "registry.k8s.io/" + component + ":v1.36.3"}},
+			NodeName: node, Containers: []corev1.Container{{Name: component, Image: "registry.k8s.io/" + component + ":v1.37.2"}},
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}

@@ -65,7 +65,7 @@ func (h *harness) released(cluster string, args ...string) {
 	}
 	render := exec.CommandContext(h.t.Context(), clusterctl, append([]string{
 		"--config", filepath.Join(h.dir, contract, "clusterctl.yaml"), "generate", "cluster", cluster,
-		"--infrastructure", "millwright:v0.1.0", "--target-namespace", h.Namespace, "--kubernetes-version", "v1.36.3",
+		"--infrastructure", "millwright:v0.1.0", "--target-namespace", h.Namespace, "--kubernetes-version", "v1.37.2",
 	}, args...)...)
 	render.Env = []string{"HOME=" + h.dir, "XDG_CONFIG_HOME=" + h.dir, "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
 	rendered, err := render.Output()

@@ -62,7 +62,7 @@ func template(t *testing.T, namespace string, of values) (manifests, notes strin
 	install := action.NewInstall(&action.Configuration{})
 	install.DryRun, install.ClientOnly, install.Replace = true, true, true
 	install.ReleaseName, install.Namespace = "millwright", namespace
-	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
+	install.KubeVersion = &chartutil.KubeVersion{Version: "v1.37.0", Major: "1", Minor: "37"}
 	release, err := install.RunWithContext(t.Context(), load(t), of)
 	if err != nil {
 		return "", "", err

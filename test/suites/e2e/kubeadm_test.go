@@ -168,7 +168,7 @@ apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
 clusterName: one
 controlPlaneEndpoint: `+c.endpoint.String()+`
-kubernetesVersion: v1.36.3
+kubernetesVersion: v1.37.2
 etcd:
   local:
     extraArgs:

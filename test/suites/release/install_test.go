@@ -35,7 +35,7 @@ func TestClusterctl_InstallsProvider(t *testing.T) {
 
 	// The provider is now known, so commands need not name it.
 	rendered := p.clusterctl(contract(), nil, "generate", "cluster", "c1", "--flavor", "sim", "--target-namespace", e.Namespace,
-		"--kubernetes-version", "v1.36.3", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
+		"--kubernetes-version", "v1.37.2", "--worker-machine-count", "1", "--kubeconfig", e.ControlPlane.Kubeconfig())
 	m.makesMachines(fixture.Objects(t, rendered))
 	m.process.Stop()
 }

@@ -48,7 +48,7 @@ func TestTemplates_AreValid(t *testing.T) {
 			t.Run(contract+"/"+flavor, func(t *testing.T) {
 				// A name that YAML would parse as a number without quotes.
 				text := p.clusterctl(contract, variables, "generate", "cluster", "1234", "--infrastructure", "millwright:"+release, "--flavor", flavor,
-					"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "3", "--worker-machine-count", "5")
+					"--target-namespace", e.Namespace, "--kubernetes-version", "v1.37.2", "--control-plane-machine-count", "3", "--worker-machine-count", "5")
 				rendered := fixture.Objects(t, text)
 				there := map[string]bool{}
 				for _, object := range rendered {
@@ -111,7 +111,7 @@ func driverTakes(t *testing.T, flavor string) {
 	}
 	d := vm.New(vm.Options{Client: infrastructure, Installation: "test"})
 	text := p.clusterctl(contract(), append(flavors[flavor], "MILLWRIGHT_VM_POOL="+e.Namespace), "generate", "cluster", "c1", "--infrastructure", "millwright:"+release, "--flavor", flavor,
-		"--target-namespace", e.Namespace, "--kubernetes-version", "v1.36.3")
+		"--target-namespace", e.Namespace, "--kubernetes-version", "v1.37.2")
 	asked := 0
 	for _, object := range fixture.Objects(t, text) {
 		if object.GetKind() != infrav1.MillwrightMachineTemplateKind {

@@ -17,7 +17,7 @@ import (
 // MillwrightCluster is the infrastructure that all machines of a Cluster API Cluster share: the address of the
 // API servers and the failure domains. It creates nothing at the provider.
 type MillwrightClusterApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec describes what the machines share.
 	Spec *MillwrightClusterSpecApplyConfiguration `json:"spec,omitempty"`

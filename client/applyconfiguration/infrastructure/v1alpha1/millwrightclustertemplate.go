@@ -16,7 +16,7 @@ import (
 //
 // MillwrightClusterTemplate is a template for the MillwrightClusters of a ClusterClass.
 type MillwrightClusterTemplateApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec holds the template.
 	Spec *MillwrightClusterTemplateSpecApplyConfiguration `json:"spec,omitempty"`

@@ -16,7 +16,7 @@ import (
 //
 // MillwrightMachine is the infrastructure of a Cluster API Machine: one VM of a driver.
 type MillwrightMachineApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec describes the VM. Once the VM exists, driver, credentialsSecretRef and failureDomains cannot be
 	// changed. Changes of providerSpec and machineClassRef have an effect only when Cluster API makes them, to

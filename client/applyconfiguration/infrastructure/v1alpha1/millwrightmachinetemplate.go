@@ -17,7 +17,7 @@ import (
 // MillwrightMachineTemplate is a template for MillwrightMachines. It cannot be changed: to change the machines,
 // create a new template.
 type MillwrightMachineTemplateApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec holds the template.
 	Spec *MillwrightMachineTemplateSpecApplyConfiguration `json:"spec,omitempty"`

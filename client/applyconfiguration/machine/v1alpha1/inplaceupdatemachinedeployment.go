@@ -12,7 +12,7 @@ import (
 //
 // InPlaceUpdateMachineDeployment configures an in-place update.
 type InPlaceUpdateMachineDeploymentApplyConfiguration struct {
-	UpdateConfigurationApplyConfiguration `json:",inline"`
+	UpdateConfigurationApplyConfiguration `json:""`
 	// OrchestrationType determines who selects the nodes to update: the controller ("Auto") or the user, by a
 	// label ("Manual").
 	OrchestrationType *machinev1alpha1.OrchestrationType `json:"orchestrationType,omitempty"`

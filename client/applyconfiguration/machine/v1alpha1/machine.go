@@ -16,7 +16,7 @@ import (
 //
 // Machine is a VM that becomes a Node.
 type MachineApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec is the desired state of the machine.
 	Spec *MachineSpecApplyConfiguration `json:"spec,omitempty"`

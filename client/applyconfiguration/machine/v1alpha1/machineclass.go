@@ -18,7 +18,7 @@ import (
 //
 // MachineClass describes the VMs of machines. It has no spec and no status; its fields are at the top level.
 type MachineClassApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// NodeTemplate describes the node that a machine of this class becomes, for
 	// autoscalers that scale from zero.

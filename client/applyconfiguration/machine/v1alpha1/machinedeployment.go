@@ -17,7 +17,7 @@ import (
 // MachineDeployment keeps a number of machines and replaces them according to its strategy when their template
 // changes.
 type MachineDeploymentApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec is the desired state of the deployment.
 	Spec *MachineDeploymentSpecApplyConfiguration `json:"spec,omitempty"`

@@ -16,7 +16,7 @@ import (
 //
 // MachineSet keeps a number of identical machines.
 type MachineSetApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec is the desired state of the set.
 	Spec *MachineSetSpecApplyConfiguration `json:"spec,omitempty"`

@@ -16,7 +16,7 @@ type MachineSpecApplyConfiguration struct {
 	// NodeTemplateSpec has the annotations, labels and taints of the node.
 	NodeTemplateSpec *NodeTemplateSpecApplyConfiguration `json:"nodeTemplate,omitempty"`
 	// MachineConfiguration overrides the manager's flags for this machine.
-	MachineConfigurationApplyConfiguration `json:",inline"`
+	MachineConfigurationApplyConfiguration `json:""`
 }
 
 // MachineSpecApplyConfiguration constructs a declarative configuration of the MachineSpec type for use with

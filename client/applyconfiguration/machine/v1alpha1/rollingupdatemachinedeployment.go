@@ -11,7 +11,7 @@ import (
 //
 // RollingUpdateMachineDeployment configures a rolling update.
 type RollingUpdateMachineDeploymentApplyConfiguration struct {
-	UpdateConfigurationApplyConfiguration `json:",inline"`
+	UpdateConfigurationApplyConfiguration `json:""`
 }
 
 // RollingUpdateMachineDeploymentApplyConfiguration constructs a declarative configuration of the RollingUpdateMachineDeployment type for use with

@@ -16,7 +16,7 @@ import (
 //
 // VirtualMachine is a virtual machine that runs in the Pod of a hypervisor.
 type VirtualMachineApplyConfiguration struct {
-	v1.TypeMetaApplyConfiguration    `json:",inline"`
+	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// Spec is the desired state.
 	Spec *VirtualMachineSpecApplyConfiguration `json:"spec,omitempty"`

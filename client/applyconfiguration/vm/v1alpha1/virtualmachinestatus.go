@@ -14,7 +14,7 @@ import (
 // VirtualMachineStatus is the observed state of a VM and what the VM controller has decided.
 type VirtualMachineStatusApplyConfiguration struct {
 	// VirtualMachineAuthority changes only as a whole.
-	VirtualMachineAuthorityApplyConfiguration `json:",inline"`
+	VirtualMachineAuthorityApplyConfiguration `json:""`
 	// Phase summarizes the VM's state for users: "Creating", "Running", "Terminating", "Stopped" or "Lost".
 	// Programs should use conditions.
 	Phase *vmv1alpha1.VirtualMachinePhase `json:"phase,omitempty"`

@@ -9,13 +9,13 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// MillwrightClusters returns a MillwrightClusterInformer.
-	MillwrightClusters() MillwrightClusterInformer
+	MillwrightClusters() TypedMillwrightClusterInformer
 	// MillwrightClusterTemplates returns a MillwrightClusterTemplateInformer.
-	MillwrightClusterTemplates() MillwrightClusterTemplateInformer
+	MillwrightClusterTemplates() TypedMillwrightClusterTemplateInformer
 	// MillwrightMachines returns a MillwrightMachineInformer.
-	MillwrightMachines() MillwrightMachineInformer
+	MillwrightMachines() TypedMillwrightMachineInformer
 	// MillwrightMachineTemplates returns a MillwrightMachineTemplateInformer.
-	MillwrightMachineTemplates() MillwrightMachineTemplateInformer
+	MillwrightMachineTemplates() TypedMillwrightMachineTemplateInformer
 }
 
 type version struct {
@@ -29,22 +29,22 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// MillwrightClusters returns a MillwrightClusterInformer.
-func (v *version) MillwrightClusters() MillwrightClusterInformer {
+// MillwrightClusters returns a TypedMillwrightClusterInformer.
+func (v *version) MillwrightClusters() TypedMillwrightClusterInformer {
 	return &millwrightClusterInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MillwrightClusterTemplates returns a MillwrightClusterTemplateInformer.
-func (v *version) MillwrightClusterTemplates() MillwrightClusterTemplateInformer {
+// MillwrightClusterTemplates returns a TypedMillwrightClusterTemplateInformer.
+func (v *version) MillwrightClusterTemplates() TypedMillwrightClusterTemplateInformer {
 	return &millwrightClusterTemplateInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MillwrightMachines returns a MillwrightMachineInformer.
-func (v *version) MillwrightMachines() MillwrightMachineInformer {
+// MillwrightMachines returns a TypedMillwrightMachineInformer.
+func (v *version) MillwrightMachines() TypedMillwrightMachineInformer {
 	return &millwrightMachineInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MillwrightMachineTemplates returns a MillwrightMachineTemplateInformer.
-func (v *version) MillwrightMachineTemplates() MillwrightMachineTemplateInformer {
+// MillwrightMachineTemplates returns a TypedMillwrightMachineTemplateInformer.
+func (v *version) MillwrightMachineTemplates() TypedMillwrightMachineTemplateInformer {
 	return &millwrightMachineTemplateInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -18,11 +18,39 @@ import (
 )
 
 // MillwrightClusterInformer provides access to a shared informer and lister for
-// MillwrightClusters.
+// MillwrightClusters. Prefer using the type-safe variant (see [TypedMillwrightClusterInformer]).
 type MillwrightClusterInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() infrastructurev1alpha1.MillwrightClusterLister
 }
+
+// TypedMillwrightClusterInformer provides access to a shared informer and lister for
+// MillwrightClusters, including the type-safe TypedInformer variant.
+// It is a superset of MillwrightClusterInformer.
+type TypedMillwrightClusterInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() MillwrightClusterIndexInformer
+	Lister() infrastructurev1alpha1.MillwrightClusterLister
+}
+
+// MillwrightClusterIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type MillwrightClusterIndexInformer cache.TypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightCluster]
+
+// MillwrightClusterHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for MillwrightCluster.
+type MillwrightClusterHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiinfrastructurev1alpha1.MillwrightCluster]
+
+// MillwrightClusterDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for MillwrightCluster.
+type MillwrightClusterDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiinfrastructurev1alpha1.MillwrightCluster]
+
+// MillwrightClusterFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for MillwrightCluster.
+type MillwrightClusterFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiinfrastructurev1alpha1.MillwrightCluster]
+
+// MillwrightClusterIndexers is a specialization of [cache.TypedIndexers] for MillwrightCluster.
+type MillwrightClusterIndexers = cache.TypedIndexers[*apiinfrastructurev1alpha1.MillwrightCluster]
+
+// DeletedMillwrightCluster is a specialization of [cache.DeletedObject] for MillwrightCluster.
+type DeletedMillwrightCluster = cache.DeletedObject[*apiinfrastructurev1alpha1.MillwrightCluster]
 
 type millwrightClusterInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type millwrightClusterInformer struct {
 // NewMillwrightClusterInformer constructs a new informer for MillwrightCluster type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightClusterInformer]).
 func NewMillwrightClusterInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewMillwrightClusterInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedMillwrightClusterInformer constructs a new informer for MillwrightCluster type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightClusterInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightClusterIndexers) MillwrightClusterIndexInformer {
+	return NewTypedMillwrightClusterInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredMillwrightClusterInformer constructs a new informer for MillwrightCluster type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredMillwrightClusterInformer]).
 func NewFilteredMillwrightClusterInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewMillwrightClusterInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedMillwrightClusterInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredMillwrightClusterInformer constructs a new informer for MillwrightCluster type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredMillwrightClusterInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightClusterIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) MillwrightClusterIndexInformer {
+	return NewTypedMillwrightClusterInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewMillwrightClusterInformerWithOptions constructs a new informer for MillwrightCluster type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightClusterInformerWithOptions]).
 func NewMillwrightClusterInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedMillwrightClusterInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedMillwrightClusterInformerWithOptions constructs a new informer for MillwrightCluster type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightClusterInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) MillwrightClusterIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Resource: "millwrightclusters"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightCluster](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewMillwrightClusterInformerWithOptions(client versioned.Interface, namespa
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *millwrightClusterInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewMillwrightClusterInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedMillwrightClusterInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *millwrightClusterInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightCluster{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *millwrightClusterInformer) TypedInformer() MillwrightClusterIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightCluster](f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightCluster{}, f.defaultInformer))
 }
 
 func (f *millwrightClusterInformer) Lister() infrastructurev1alpha1.MillwrightClusterLister {
 	return infrastructurev1alpha1.NewMillwrightClusterLister(f.Informer().GetIndexer())
+}
+
+// ToTypedMillwrightClusterInformer converts an untyped informer into a TypedMillwrightClusterInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightCluster. If that is not the case, calling type-safe methods of the returned
+// TypedMillwrightClusterInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedMillwrightClusterInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedMillwrightClusterInformer(informer MillwrightClusterInformer) TypedMillwrightClusterInformer {
+	if informer, ok := informer.(TypedMillwrightClusterInformer); ok {
+		return informer
+	}
+	return &millwrightClusterTypedInformerAdapter{informer}
+}
+
+type millwrightClusterTypedInformerAdapter struct {
+	MillwrightClusterInformer
+}
+
+func (a *millwrightClusterTypedInformerAdapter) TypedInformer() MillwrightClusterIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightCluster](a.Informer())
+}
+
+// ToMillwrightClusterIndexInformer converts an untyped informer into a MillwrightClusterIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightCluster. If that is not the case, calling type-safe methods of the returned
+// MillwrightClusterIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a MillwrightClusterIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToMillwrightClusterIndexInformer(informer cache.SharedIndexInformer) MillwrightClusterIndexInformer {
+	if informer, ok := informer.(MillwrightClusterIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightCluster](informer)
 }

@@ -18,11 +18,39 @@ import (
 )
 
 // MillwrightClusterTemplateInformer provides access to a shared informer and lister for
-// MillwrightClusterTemplates.
+// MillwrightClusterTemplates. Prefer using the type-safe variant (see [TypedMillwrightClusterTemplateInformer]).
 type MillwrightClusterTemplateInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() infrastructurev1alpha1.MillwrightClusterTemplateLister
 }
+
+// TypedMillwrightClusterTemplateInformer provides access to a shared informer and lister for
+// MillwrightClusterTemplates, including the type-safe TypedInformer variant.
+// It is a superset of MillwrightClusterTemplateInformer.
+type TypedMillwrightClusterTemplateInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() MillwrightClusterTemplateIndexInformer
+	Lister() infrastructurev1alpha1.MillwrightClusterTemplateLister
+}
+
+// MillwrightClusterTemplateIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type MillwrightClusterTemplateIndexInformer cache.TypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
+
+// MillwrightClusterTemplateHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for MillwrightClusterTemplate.
+type MillwrightClusterTemplateHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
+
+// MillwrightClusterTemplateDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for MillwrightClusterTemplate.
+type MillwrightClusterTemplateDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
+
+// MillwrightClusterTemplateFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for MillwrightClusterTemplate.
+type MillwrightClusterTemplateFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
+
+// MillwrightClusterTemplateIndexers is a specialization of [cache.TypedIndexers] for MillwrightClusterTemplate.
+type MillwrightClusterTemplateIndexers = cache.TypedIndexers[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
+
+// DeletedMillwrightClusterTemplate is a specialization of [cache.DeletedObject] for MillwrightClusterTemplate.
+type DeletedMillwrightClusterTemplate = cache.DeletedObject[*apiinfrastructurev1alpha1.MillwrightClusterTemplate]
 
 type millwrightClusterTemplateInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type millwrightClusterTemplateInformer struct {
 // NewMillwrightClusterTemplateInformer constructs a new informer for MillwrightClusterTemplate type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightClusterTemplateInformer]).
 func NewMillwrightClusterTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewMillwrightClusterTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedMillwrightClusterTemplateInformer constructs a new informer for MillwrightClusterTemplate type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightClusterTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightClusterTemplateIndexers) MillwrightClusterTemplateIndexInformer {
+	return NewTypedMillwrightClusterTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredMillwrightClusterTemplateInformer constructs a new informer for MillwrightClusterTemplate type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredMillwrightClusterTemplateInformer]).
 func NewFilteredMillwrightClusterTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewMillwrightClusterTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedMillwrightClusterTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredMillwrightClusterTemplateInformer constructs a new informer for MillwrightClusterTemplate type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredMillwrightClusterTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightClusterTemplateIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) MillwrightClusterTemplateIndexInformer {
+	return NewTypedMillwrightClusterTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewMillwrightClusterTemplateInformerWithOptions constructs a new informer for MillwrightClusterTemplate type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightClusterTemplateInformerWithOptions]).
 func NewMillwrightClusterTemplateInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedMillwrightClusterTemplateInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedMillwrightClusterTemplateInformerWithOptions constructs a new informer for MillwrightClusterTemplate type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightClusterTemplateInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) MillwrightClusterTemplateIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Resource: "millwrightclustertemplates"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightClusterTemplate](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewMillwrightClusterTemplateInformerWithOptions(client versioned.Interface,
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *millwrightClusterTemplateInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewMillwrightClusterTemplateInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedMillwrightClusterTemplateInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *millwrightClusterTemplateInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightClusterTemplate{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *millwrightClusterTemplateInformer) TypedInformer() MillwrightClusterTemplateIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightClusterTemplate](f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightClusterTemplate{}, f.defaultInformer))
 }
 
 func (f *millwrightClusterTemplateInformer) Lister() infrastructurev1alpha1.MillwrightClusterTemplateLister {
 	return infrastructurev1alpha1.NewMillwrightClusterTemplateLister(f.Informer().GetIndexer())
+}
+
+// ToTypedMillwrightClusterTemplateInformer converts an untyped informer into a TypedMillwrightClusterTemplateInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightClusterTemplate. If that is not the case, calling type-safe methods of the returned
+// TypedMillwrightClusterTemplateInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedMillwrightClusterTemplateInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedMillwrightClusterTemplateInformer(informer MillwrightClusterTemplateInformer) TypedMillwrightClusterTemplateInformer {
+	if informer, ok := informer.(TypedMillwrightClusterTemplateInformer); ok {
+		return informer
+	}
+	return &millwrightClusterTemplateTypedInformerAdapter{informer}
+}
+
+type millwrightClusterTemplateTypedInformerAdapter struct {
+	MillwrightClusterTemplateInformer
+}
+
+func (a *millwrightClusterTemplateTypedInformerAdapter) TypedInformer() MillwrightClusterTemplateIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightClusterTemplate](a.Informer())
+}
+
+// ToMillwrightClusterTemplateIndexInformer converts an untyped informer into a MillwrightClusterTemplateIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightClusterTemplate. If that is not the case, calling type-safe methods of the returned
+// MillwrightClusterTemplateIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a MillwrightClusterTemplateIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToMillwrightClusterTemplateIndexInformer(informer cache.SharedIndexInformer) MillwrightClusterTemplateIndexInformer {
+	if informer, ok := informer.(MillwrightClusterTemplateIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightClusterTemplate](informer)
 }

@@ -18,11 +18,39 @@ import (
 )
 
 // MillwrightMachineInformer provides access to a shared informer and lister for
-// MillwrightMachines.
+// MillwrightMachines. Prefer using the type-safe variant (see [TypedMillwrightMachineInformer]).
 type MillwrightMachineInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() infrastructurev1alpha1.MillwrightMachineLister
 }
+
+// TypedMillwrightMachineInformer provides access to a shared informer and lister for
+// MillwrightMachines, including the type-safe TypedInformer variant.
+// It is a superset of MillwrightMachineInformer.
+type TypedMillwrightMachineInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() MillwrightMachineIndexInformer
+	Lister() infrastructurev1alpha1.MillwrightMachineLister
+}
+
+// MillwrightMachineIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type MillwrightMachineIndexInformer cache.TypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachine]
+
+// MillwrightMachineHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for MillwrightMachine.
+type MillwrightMachineHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiinfrastructurev1alpha1.MillwrightMachine]
+
+// MillwrightMachineDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for MillwrightMachine.
+type MillwrightMachineDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiinfrastructurev1alpha1.MillwrightMachine]
+
+// MillwrightMachineFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for MillwrightMachine.
+type MillwrightMachineFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiinfrastructurev1alpha1.MillwrightMachine]
+
+// MillwrightMachineIndexers is a specialization of [cache.TypedIndexers] for MillwrightMachine.
+type MillwrightMachineIndexers = cache.TypedIndexers[*apiinfrastructurev1alpha1.MillwrightMachine]
+
+// DeletedMillwrightMachine is a specialization of [cache.DeletedObject] for MillwrightMachine.
+type DeletedMillwrightMachine = cache.DeletedObject[*apiinfrastructurev1alpha1.MillwrightMachine]
 
 type millwrightMachineInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type millwrightMachineInformer struct {
 // NewMillwrightMachineInformer constructs a new informer for MillwrightMachine type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightMachineInformer]).
 func NewMillwrightMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewMillwrightMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedMillwrightMachineInformer constructs a new informer for MillwrightMachine type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightMachineIndexers) MillwrightMachineIndexInformer {
+	return NewTypedMillwrightMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredMillwrightMachineInformer constructs a new informer for MillwrightMachine type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredMillwrightMachineInformer]).
 func NewFilteredMillwrightMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewMillwrightMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedMillwrightMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredMillwrightMachineInformer constructs a new informer for MillwrightMachine type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredMillwrightMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightMachineIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) MillwrightMachineIndexInformer {
+	return NewTypedMillwrightMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewMillwrightMachineInformerWithOptions constructs a new informer for MillwrightMachine type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightMachineInformerWithOptions]).
 func NewMillwrightMachineInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedMillwrightMachineInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedMillwrightMachineInformerWithOptions constructs a new informer for MillwrightMachine type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightMachineInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) MillwrightMachineIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Resource: "millwrightmachines"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachine](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewMillwrightMachineInformerWithOptions(client versioned.Interface, namespa
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *millwrightMachineInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewMillwrightMachineInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedMillwrightMachineInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *millwrightMachineInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightMachine{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *millwrightMachineInformer) TypedInformer() MillwrightMachineIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachine](f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightMachine{}, f.defaultInformer))
 }
 
 func (f *millwrightMachineInformer) Lister() infrastructurev1alpha1.MillwrightMachineLister {
 	return infrastructurev1alpha1.NewMillwrightMachineLister(f.Informer().GetIndexer())
+}
+
+// ToTypedMillwrightMachineInformer converts an untyped informer into a TypedMillwrightMachineInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightMachine. If that is not the case, calling type-safe methods of the returned
+// TypedMillwrightMachineInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedMillwrightMachineInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedMillwrightMachineInformer(informer MillwrightMachineInformer) TypedMillwrightMachineInformer {
+	if informer, ok := informer.(TypedMillwrightMachineInformer); ok {
+		return informer
+	}
+	return &millwrightMachineTypedInformerAdapter{informer}
+}
+
+type millwrightMachineTypedInformerAdapter struct {
+	MillwrightMachineInformer
+}
+
+func (a *millwrightMachineTypedInformerAdapter) TypedInformer() MillwrightMachineIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachine](a.Informer())
+}
+
+// ToMillwrightMachineIndexInformer converts an untyped informer into a MillwrightMachineIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightMachine. If that is not the case, calling type-safe methods of the returned
+// MillwrightMachineIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a MillwrightMachineIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToMillwrightMachineIndexInformer(informer cache.SharedIndexInformer) MillwrightMachineIndexInformer {
+	if informer, ok := informer.(MillwrightMachineIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachine](informer)
 }

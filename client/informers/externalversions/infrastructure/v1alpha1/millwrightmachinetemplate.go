@@ -18,11 +18,39 @@ import (
 )
 
 // MillwrightMachineTemplateInformer provides access to a shared informer and lister for
-// MillwrightMachineTemplates.
+// MillwrightMachineTemplates. Prefer using the type-safe variant (see [TypedMillwrightMachineTemplateInformer]).
 type MillwrightMachineTemplateInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() infrastructurev1alpha1.MillwrightMachineTemplateLister
 }
+
+// TypedMillwrightMachineTemplateInformer provides access to a shared informer and lister for
+// MillwrightMachineTemplates, including the type-safe TypedInformer variant.
+// It is a superset of MillwrightMachineTemplateInformer.
+type TypedMillwrightMachineTemplateInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() MillwrightMachineTemplateIndexInformer
+	Lister() infrastructurev1alpha1.MillwrightMachineTemplateLister
+}
+
+// MillwrightMachineTemplateIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type MillwrightMachineTemplateIndexInformer cache.TypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
+
+// MillwrightMachineTemplateHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for MillwrightMachineTemplate.
+type MillwrightMachineTemplateHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
+
+// MillwrightMachineTemplateDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for MillwrightMachineTemplate.
+type MillwrightMachineTemplateDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
+
+// MillwrightMachineTemplateFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for MillwrightMachineTemplate.
+type MillwrightMachineTemplateFilteringHandler = cache.TypedFilteringResourceEventHandler[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
+
+// MillwrightMachineTemplateIndexers is a specialization of [cache.TypedIndexers] for MillwrightMachineTemplate.
+type MillwrightMachineTemplateIndexers = cache.TypedIndexers[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
+
+// DeletedMillwrightMachineTemplate is a specialization of [cache.DeletedObject] for MillwrightMachineTemplate.
+type DeletedMillwrightMachineTemplate = cache.DeletedObject[*apiinfrastructurev1alpha1.MillwrightMachineTemplate]
 
 type millwrightMachineTemplateInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type millwrightMachineTemplateInformer struct {
 // NewMillwrightMachineTemplateInformer constructs a new informer for MillwrightMachineTemplate type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightMachineTemplateInformer]).
 func NewMillwrightMachineTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewMillwrightMachineTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedMillwrightMachineTemplateInformer constructs a new informer for MillwrightMachineTemplate type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightMachineTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightMachineTemplateIndexers) MillwrightMachineTemplateIndexInformer {
+	return NewTypedMillwrightMachineTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredMillwrightMachineTemplateInformer constructs a new informer for MillwrightMachineTemplate type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredMillwrightMachineTemplateInformer]).
 func NewFilteredMillwrightMachineTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewMillwrightMachineTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedMillwrightMachineTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredMillwrightMachineTemplateInformer constructs a new informer for MillwrightMachineTemplate type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredMillwrightMachineTemplateInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MillwrightMachineTemplateIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) MillwrightMachineTemplateIndexInformer {
+	return NewTypedMillwrightMachineTemplateInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewMillwrightMachineTemplateInformerWithOptions constructs a new informer for MillwrightMachineTemplate type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMillwrightMachineTemplateInformerWithOptions]).
 func NewMillwrightMachineTemplateInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedMillwrightMachineTemplateInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedMillwrightMachineTemplateInformerWithOptions constructs a new informer for MillwrightMachineTemplate type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMillwrightMachineTemplateInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) MillwrightMachineTemplateIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "infrastructure.millwright.dev", Version: "v1alpha1", Resource: "millwrightmachinetemplates"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachineTemplate](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewMillwrightMachineTemplateInformerWithOptions(client versioned.Interface,
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *millwrightMachineTemplateInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewMillwrightMachineTemplateInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedMillwrightMachineTemplateInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *millwrightMachineTemplateInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightMachineTemplate{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *millwrightMachineTemplateInformer) TypedInformer() MillwrightMachineTemplateIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachineTemplate](f.factory.InformerFor(&apiinfrastructurev1alpha1.MillwrightMachineTemplate{}, f.defaultInformer))
 }
 
 func (f *millwrightMachineTemplateInformer) Lister() infrastructurev1alpha1.MillwrightMachineTemplateLister {
 	return infrastructurev1alpha1.NewMillwrightMachineTemplateLister(f.Informer().GetIndexer())
+}
+
+// ToTypedMillwrightMachineTemplateInformer converts an untyped informer into a TypedMillwrightMachineTemplateInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightMachineTemplate. If that is not the case, calling type-safe methods of the returned
+// TypedMillwrightMachineTemplateInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedMillwrightMachineTemplateInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedMillwrightMachineTemplateInformer(informer MillwrightMachineTemplateInformer) TypedMillwrightMachineTemplateInformer {
+	if informer, ok := informer.(TypedMillwrightMachineTemplateInformer); ok {
+		return informer
+	}
+	return &millwrightMachineTemplateTypedInformerAdapter{informer}
+}
+
+type millwrightMachineTemplateTypedInformerAdapter struct {
+	MillwrightMachineTemplateInformer
+}
+
+func (a *millwrightMachineTemplateTypedInformerAdapter) TypedInformer() MillwrightMachineTemplateIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachineTemplate](a.Informer())
+}
+
+// ToMillwrightMachineTemplateIndexInformer converts an untyped informer into a MillwrightMachineTemplateIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MillwrightMachineTemplate. If that is not the case, calling type-safe methods of the returned
+// MillwrightMachineTemplateIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a MillwrightMachineTemplateIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToMillwrightMachineTemplateIndexInformer(informer cache.SharedIndexInformer) MillwrightMachineTemplateIndexInformer {
+	if informer, ok := informer.(MillwrightMachineTemplateIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apiinfrastructurev1alpha1.MillwrightMachineTemplate](informer)
 }

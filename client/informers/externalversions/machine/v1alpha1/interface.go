@@ -9,13 +9,13 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// Machines returns a MachineInformer.
-	Machines() MachineInformer
+	Machines() TypedMachineInformer
 	// MachineClasses returns a MachineClassInformer.
-	MachineClasses() MachineClassInformer
+	MachineClasses() TypedMachineClassInformer
 	// MachineDeployments returns a MachineDeploymentInformer.
-	MachineDeployments() MachineDeploymentInformer
+	MachineDeployments() TypedMachineDeploymentInformer
 	// MachineSets returns a MachineSetInformer.
-	MachineSets() MachineSetInformer
+	MachineSets() TypedMachineSetInformer
 }
 
 type version struct {
@@ -29,22 +29,22 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// Machines returns a MachineInformer.
-func (v *version) Machines() MachineInformer {
+// Machines returns a TypedMachineInformer.
+func (v *version) Machines() TypedMachineInformer {
 	return &machineInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MachineClasses returns a MachineClassInformer.
-func (v *version) MachineClasses() MachineClassInformer {
+// MachineClasses returns a TypedMachineClassInformer.
+func (v *version) MachineClasses() TypedMachineClassInformer {
 	return &machineClassInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MachineDeployments returns a MachineDeploymentInformer.
-func (v *version) MachineDeployments() MachineDeploymentInformer {
+// MachineDeployments returns a TypedMachineDeploymentInformer.
+func (v *version) MachineDeployments() TypedMachineDeploymentInformer {
 	return &machineDeploymentInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
-// MachineSets returns a MachineSetInformer.
-func (v *version) MachineSets() MachineSetInformer {
+// MachineSets returns a TypedMachineSetInformer.
+func (v *version) MachineSets() TypedMachineSetInformer {
 	return &machineSetInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

@@ -18,11 +18,39 @@ import (
 )
 
 // MachineDeploymentInformer provides access to a shared informer and lister for
-// MachineDeployments.
+// MachineDeployments. Prefer using the type-safe variant (see [TypedMachineDeploymentInformer]).
 type MachineDeploymentInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() machinev1alpha1.MachineDeploymentLister
 }
+
+// TypedMachineDeploymentInformer provides access to a shared informer and lister for
+// MachineDeployments, including the type-safe TypedInformer variant.
+// It is a superset of MachineDeploymentInformer.
+type TypedMachineDeploymentInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() MachineDeploymentIndexInformer
+	Lister() machinev1alpha1.MachineDeploymentLister
+}
+
+// MachineDeploymentIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type MachineDeploymentIndexInformer cache.TypedSharedIndexInformer[*apimachinev1alpha1.MachineDeployment]
+
+// MachineDeploymentHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for MachineDeployment.
+type MachineDeploymentHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apimachinev1alpha1.MachineDeployment]
+
+// MachineDeploymentDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for MachineDeployment.
+type MachineDeploymentDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apimachinev1alpha1.MachineDeployment]
+
+// MachineDeploymentFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for MachineDeployment.
+type MachineDeploymentFilteringHandler = cache.TypedFilteringResourceEventHandler[*apimachinev1alpha1.MachineDeployment]
+
+// MachineDeploymentIndexers is a specialization of [cache.TypedIndexers] for MachineDeployment.
+type MachineDeploymentIndexers = cache.TypedIndexers[*apimachinev1alpha1.MachineDeployment]
+
+// DeletedMachineDeployment is a specialization of [cache.DeletedObject] for MachineDeployment.
+type DeletedMachineDeployment = cache.DeletedObject[*apimachinev1alpha1.MachineDeployment]
 
 type machineDeploymentInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type machineDeploymentInformer struct {
 // NewMachineDeploymentInformer constructs a new informer for MachineDeployment type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMachineDeploymentInformer]).
 func NewMachineDeploymentInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewMachineDeploymentInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedMachineDeploymentInformer constructs a new informer for MachineDeployment type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMachineDeploymentInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MachineDeploymentIndexers) MachineDeploymentIndexInformer {
+	return NewTypedMachineDeploymentInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredMachineDeploymentInformer constructs a new informer for MachineDeployment type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredMachineDeploymentInformer]).
 func NewFilteredMachineDeploymentInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewMachineDeploymentInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedMachineDeploymentInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredMachineDeploymentInformer constructs a new informer for MachineDeployment type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredMachineDeploymentInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers MachineDeploymentIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) MachineDeploymentIndexInformer {
+	return NewTypedMachineDeploymentInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewMachineDeploymentInformerWithOptions constructs a new informer for MachineDeployment type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedMachineDeploymentInformerWithOptions]).
 func NewMachineDeploymentInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedMachineDeploymentInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedMachineDeploymentInformerWithOptions constructs a new informer for MachineDeployment type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedMachineDeploymentInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) MachineDeploymentIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "machine.sapcloud.io", Version: "v1alpha1", Resource: "machinedeployments"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apimachinev1alpha1.MachineDeployment](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewMachineDeploymentInformerWithOptions(client versioned.Interface, namespa
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *machineDeploymentInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewMachineDeploymentInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedMachineDeploymentInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *machineDeploymentInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apimachinev1alpha1.MachineDeployment{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *machineDeploymentInformer) TypedInformer() MachineDeploymentIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apimachinev1alpha1.MachineDeployment](f.factory.InformerFor(&apimachinev1alpha1.MachineDeployment{}, f.defaultInformer))
 }
 
 func (f *machineDeploymentInformer) Lister() machinev1alpha1.MachineDeploymentLister {
 	return machinev1alpha1.NewMachineDeploymentLister(f.Informer().GetIndexer())
+}
+
+// ToTypedMachineDeploymentInformer converts an untyped informer into a TypedMachineDeploymentInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MachineDeployment. If that is not the case, calling type-safe methods of the returned
+// TypedMachineDeploymentInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedMachineDeploymentInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedMachineDeploymentInformer(informer MachineDeploymentInformer) TypedMachineDeploymentInformer {
+	if informer, ok := informer.(TypedMachineDeploymentInformer); ok {
+		return informer
+	}
+	return &machineDeploymentTypedInformerAdapter{informer}
+}
+
+type machineDeploymentTypedInformerAdapter struct {
+	MachineDeploymentInformer
+}
+
+func (a *machineDeploymentTypedInformerAdapter) TypedInformer() MachineDeploymentIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apimachinev1alpha1.MachineDeployment](a.Informer())
+}
+
+// ToMachineDeploymentIndexInformer converts an untyped informer into a MachineDeploymentIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *MachineDeployment. If that is not the case, calling type-safe methods of the returned
+// MachineDeploymentIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a MachineDeploymentIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToMachineDeploymentIndexInformer(informer cache.SharedIndexInformer) MachineDeploymentIndexInformer {
+	if informer, ok := informer.(MachineDeploymentIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apimachinev1alpha1.MachineDeployment](informer)
 }

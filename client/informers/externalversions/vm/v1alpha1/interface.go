@@ -9,7 +9,7 @@ import (
 // Interface provides access to all the informers in this group version.
 type Interface interface {
 	// VirtualMachines returns a VirtualMachineInformer.
-	VirtualMachines() VirtualMachineInformer
+	VirtualMachines() TypedVirtualMachineInformer
 }
 
 type version struct {
@@ -23,7 +23,7 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 	return &version{factory: f, namespace: namespace, tweakListOptions: tweakListOptions}
 }
 
-// VirtualMachines returns a VirtualMachineInformer.
-func (v *version) VirtualMachines() VirtualMachineInformer {
+// VirtualMachines returns a TypedVirtualMachineInformer.
+func (v *version) VirtualMachines() TypedVirtualMachineInformer {
 	return &virtualMachineInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }

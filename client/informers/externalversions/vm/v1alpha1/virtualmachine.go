@@ -18,11 +18,39 @@ import (
 )
 
 // VirtualMachineInformer provides access to a shared informer and lister for
-// VirtualMachines.
+// VirtualMachines. Prefer using the type-safe variant (see [TypedVirtualMachineInformer]).
 type VirtualMachineInformer interface {
 	Informer() cache.SharedIndexInformer
 	Lister() vmv1alpha1.VirtualMachineLister
 }
+
+// TypedVirtualMachineInformer provides access to a shared informer and lister for
+// VirtualMachines, including the type-safe TypedInformer variant.
+// It is a superset of VirtualMachineInformer.
+type TypedVirtualMachineInformer interface {
+	Informer() cache.SharedIndexInformer
+	TypedInformer() VirtualMachineIndexInformer
+	Lister() vmv1alpha1.VirtualMachineLister
+}
+
+// VirtualMachineIndexInformer is a wrapper around the underlying [cache.SharedIndexInformer]
+// with type-safe variants of several methods.
+type VirtualMachineIndexInformer cache.TypedSharedIndexInformer[*apivmv1alpha1.VirtualMachine]
+
+// VirtualMachineHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerFuncs] for VirtualMachine.
+type VirtualMachineHandlerFuncs = cache.TypedResourceEventHandlerFuncs[*apivmv1alpha1.VirtualMachine]
+
+// VirtualMachineDetailedHandlerFuncs is a specialization of [cache.TypedResourceEventHandlerDetailedFuncs] for VirtualMachine.
+type VirtualMachineDetailedHandlerFuncs = cache.TypedResourceEventHandlerDetailedFuncs[*apivmv1alpha1.VirtualMachine]
+
+// VirtualMachineFilteringHandler is a specialization of [cache.TypedFilteringResourceEventHandler] for VirtualMachine.
+type VirtualMachineFilteringHandler = cache.TypedFilteringResourceEventHandler[*apivmv1alpha1.VirtualMachine]
+
+// VirtualMachineIndexers is a specialization of [cache.TypedIndexers] for VirtualMachine.
+type VirtualMachineIndexers = cache.TypedIndexers[*apivmv1alpha1.VirtualMachine]
+
+// DeletedVirtualMachine is a specialization of [cache.DeletedObject] for VirtualMachine.
+type DeletedVirtualMachine = cache.DeletedObject[*apivmv1alpha1.VirtualMachine]
 
 type virtualMachineInformer struct {
 	factory          internalinterfaces.SharedInformerFactory
@@ -33,25 +61,49 @@ type virtualMachineInformer struct {
 // NewVirtualMachineInformer constructs a new informer for VirtualMachine type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedVirtualMachineInformer]).
 func NewVirtualMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	return NewVirtualMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers})
+}
+
+// NewTypedVirtualMachineInformer constructs a new informer for VirtualMachine type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedVirtualMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers VirtualMachineIndexers) VirtualMachineIndexInformer {
+	return NewTypedVirtualMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers)})
 }
 
 // NewFilteredVirtualMachineInformer constructs a new informer for VirtualMachine type.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedFilteredVirtualMachineInformer]).
 func NewFilteredVirtualMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers cache.Indexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) cache.SharedIndexInformer {
-	return NewVirtualMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+	return NewTypedVirtualMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: indexers, TweakListOptions: tweakListOptions})
+}
+
+// NewTypedFilteredVirtualMachineInformer constructs a new informer for VirtualMachine type.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedFilteredVirtualMachineInformer(client versioned.Interface, namespace string, resyncPeriod time.Duration, indexers VirtualMachineIndexers, tweakListOptions internalinterfaces.TweakListOptionsFunc) VirtualMachineIndexInformer {
+	return NewTypedVirtualMachineInformerWithOptions(client, namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.TypedIndexersToIndexers(indexers), TweakListOptions: tweakListOptions})
 }
 
 // NewVirtualMachineInformerWithOptions constructs a new informer for VirtualMachine type with additional options.
 // Always prefer using an informer factory to get a shared informer instead of getting an independent
 // one. This reduces memory footprint and number of connections to the server.
+// If you really need an independent one, prefer using the type-safe variant (see [NewTypedVirtualMachineInformerWithOptions]).
 func NewVirtualMachineInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) cache.SharedIndexInformer {
+	return NewTypedVirtualMachineInformerWithOptions(client, namespace, options)
+}
+
+// NewTypedVirtualMachineInformerWithOptions constructs a new informer for VirtualMachine type with additional options.
+// Always prefer using an informer factory to get a shared informer instead of getting an independent
+// one. This reduces memory footprint and number of connections to the server.
+func NewTypedVirtualMachineInformerWithOptions(client versioned.Interface, namespace string, options internalinterfaces.InformerOptions) VirtualMachineIndexInformer {
 	gvr := schema.GroupVersionResource{Group: "vm.metropolis.monogon.dev", Version: "v1alpha1", Resource: "virtualmachines"}
 	identifier := options.InformerName.WithResource(gvr)
 	tweakListOptions := options.TweakListOptions
-	return cache.NewSharedIndexInformerWithOptions(
+	return cache.NewTypedSharedIndexInformer[*apivmv1alpha1.VirtualMachine](cache.NewSharedIndexInformerWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListFunc: func(opts v1.ListOptions) (runtime.Object, error) {
 				if tweakListOptions != nil {
@@ -84,17 +136,57 @@ func NewVirtualMachineInformerWithOptions(client versioned.Interface, namespace 
 			Indexers:     options.Indexers,
 			Identifier:   identifier,
 		},
-	)
+	))
 }
 
 func (f *virtualMachineInformer) defaultInformer(client versioned.Interface, resyncPeriod time.Duration) cache.SharedIndexInformer {
-	return NewVirtualMachineInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
+	return NewTypedVirtualMachineInformerWithOptions(client, f.namespace, internalinterfaces.InformerOptions{ResyncPeriod: resyncPeriod, Indexers: cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, InformerName: f.factory.InformerName(), TweakListOptions: f.tweakListOptions})
 }
 
 func (f *virtualMachineInformer) Informer() cache.SharedIndexInformer {
-	return f.factory.InformerFor(&apivmv1alpha1.VirtualMachine{}, f.defaultInformer)
+	return f.TypedInformer()
+}
+
+func (f *virtualMachineInformer) TypedInformer() VirtualMachineIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apivmv1alpha1.VirtualMachine](f.factory.InformerFor(&apivmv1alpha1.VirtualMachine{}, f.defaultInformer))
 }
 
 func (f *virtualMachineInformer) Lister() vmv1alpha1.VirtualMachineLister {
 	return vmv1alpha1.NewVirtualMachineLister(f.Informer().GetIndexer())
+}
+
+// ToTypedVirtualMachineInformer converts an untyped informer into a TypedVirtualMachineInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *VirtualMachine. If that is not the case, calling type-safe methods of the returned
+// TypedVirtualMachineInformer leads to runtime panics. A safer alternative is to pass
+// around a TypedVirtualMachineInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToTypedVirtualMachineInformer(informer VirtualMachineInformer) TypedVirtualMachineInformer {
+	if informer, ok := informer.(TypedVirtualMachineInformer); ok {
+		return informer
+	}
+	return &virtualMachineTypedInformerAdapter{informer}
+}
+
+type virtualMachineTypedInformerAdapter struct {
+	VirtualMachineInformer
+}
+
+func (a *virtualMachineTypedInformerAdapter) TypedInformer() VirtualMachineIndexInformer {
+	return cache.NewTypedSharedIndexInformer[*apivmv1alpha1.VirtualMachine](a.Informer())
+}
+
+// ToVirtualMachineIndexInformer converts an untyped informer into a VirtualMachineIndexInformer.
+//
+// WARNING: this conversion is only safe if the informer handles objects of type
+// *VirtualMachine. If that is not the case, calling type-safe methods of the returned
+// VirtualMachineIndexInformer leads to runtime panics. A safer alternative is to pass
+// around a VirtualMachineIndexInformer instances that was obtained from a
+// SharedInformerFactory.
+func ToVirtualMachineIndexInformer(informer cache.SharedIndexInformer) VirtualMachineIndexInformer {
+	if informer, ok := informer.(VirtualMachineIndexInformer); ok {
+		return informer
+	}
+	return cache.NewTypedSharedIndexInformer[*apivmv1alpha1.VirtualMachine](informer)
 }
