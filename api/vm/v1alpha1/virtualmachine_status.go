@@ -17,6 +17,10 @@ type VirtualMachineStatus struct {
 	// set before the first start. From then on, no hypervisor writes the image or creates the disk.
 	// +optional
 	ImagePrepared bool `json:"imagePrepared,omitempty"`
+	// ShutDownPodUID is the UID of the last Pod whose guest shut itself down. With runStrategy RerunOnFailure, the
+	// guest does not start again after this Pod.
+	// +optional
+	ShutDownPodUID types.UID `json:"shutDownPodUID,omitempty"`
 	// NodeName is the node of the authoritative Pod.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
@@ -323,6 +327,13 @@ const (
 	// ReasonLeaseCapacity is the reason of ConditionReady while a VM with LeaseFullLeases is not started because the
 	// leases of all VMs together would need more renewals than the VM controller has capacity for.
 	ReasonLeaseCapacity = "LeaseCapacityExceeded"
+
+	// ReasonHalted is the reason of ConditionReady when spec.runStrategy is RunHalted and the guest has ended.
+	ReasonHalted = "Halted"
+
+	// ReasonCompleted is the reason of ConditionReady when the guest has ended and spec.runStrategy does not start it
+	// again. See AnnotationRestart.
+	ReasonCompleted = "Completed"
 
 	// ReasonVolumeLost is the reason of ConditionReady when the claim of the disk is gone or is being deleted.
 	// See AnnotationReplaceDisk.

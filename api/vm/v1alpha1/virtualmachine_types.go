@@ -125,6 +125,12 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	// +optional
 	TerminationGracePeriodSeconds int32 `json:"terminationGracePeriodSeconds,omitempty"`
+	// RunStrategy determines when the guest runs: "Always" starts it again however it ends; "RerunOnFailure"
+	// starts it again unless it shuts itself down; "Once" starts it once only; "Halted" shuts it down and does not
+	// start it. A guest with an ephemeral disk loses the disk when it ends. See AnnotationRestart.
+	// +kubebuilder:default=Always
+	// +optional
+	RunStrategy RunStrategy `json:"runStrategy,omitempty"`
 	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
 	// memory ("Pause").
 	// +kubebuilder:default=Run
@@ -209,6 +215,22 @@ const (
 	MigrateCold MigrateStrategy = "Cold"
 )
 
+// RunStrategy determines when a guest runs.
+//
+// +kubebuilder:validation:Enum=Always;RerunOnFailure;Once;Halted
+type RunStrategy string
+
+const (
+	// RunAlways starts the guest again however it ends. It is the default.
+	RunAlways RunStrategy = "Always"
+	// RunRerunOnFailure starts the guest again unless it has shut itself down.
+	RunRerunOnFailure RunStrategy = "RerunOnFailure"
+	// RunOnce starts the guest once only. It starts again if its hypervisor has never run.
+	RunOnce RunStrategy = "Once"
+	// RunHalted shuts the guest down, if it runs, and does not start it.
+	RunHalted RunStrategy = "Halted"
+)
+
 // VirtualMachineMode determines whether a guest runs.
 //
 // +kubebuilder:validation:Enum=Run;Pause
@@ -286,6 +308,11 @@ const (
 	// ones with their initial images. The value is status.activePodName, so that the annotation takes effect
 	// only once. Existing disks are kept.
 	AnnotationReplaceDisk = "vm.metropolis.monogon.dev/replace-disk"
+
+	// AnnotationRestart shuts the guest down, if it runs, and starts it again. It also starts a guest that has ended
+	// and that spec.runStrategy does not start again, except for RunHalted. The value is status.activePodName, so
+	// that the annotation takes effect only once.
+	AnnotationRestart = "vm.metropolis.monogon.dev/restart"
 
 	// AnnotationUID is the UID of the VirtualMachine when the VM controller first saw it. Another UID means that the
 	// VM was restored from a backup: it starts only when the claims of all of its disks were restored, too, and the

@@ -2282,6 +2282,9 @@ var schemaYAML = typed.YAMLObject(`types:
                           elementType:
                             namedType: __untyped_deduced_
                           elementRelationship: separable
+          - name: runStrategy
+            type:
+              scalar: string
           - name: terminationGracePeriodSeconds
             type:
               scalar: numeric
@@ -2611,6 +2614,9 @@ var schemaYAML = typed.YAMLObject(`types:
             type:
               scalar: numeric
           - name: phase
+            type:
+              scalar: string
+          - name: shutDownPodUID
             type:
               scalar: string
           - name: volumeClaimName

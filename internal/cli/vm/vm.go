@@ -27,10 +27,10 @@ import (
 func New() *cobra.Command {
 	return args.Group(&cobra.Command{
 		Use:   "vm",
-		Short: "List virtual machines, open their consoles, reset, migrate or fence them, or replace their hypervisors",
+		Short: "List virtual machines, start or stop them, open their consoles, reset, migrate or fence them, or replace their hypervisors",
 		Example: `  millwright vm list -A
   millwright vm console worker-1`,
-	}, newList(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
+	}, newList(), newStart(), newStop(), newRestart(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {

@@ -29,12 +29,12 @@ type attempt struct {
 	pod        types.UID
 	generation int64 // current generation of the VM; a new one resets the back-off
 	permanent  bool  // a hypervisor with the same spec would fail in the same way, so the next one waits for maxDelay
-	replaced   bool  // the user requested a new disk
+	requested  bool  // the user requested a restart or a new disk
 }
 
 // wait returns how long the next hypervisor must wait after the given one has terminated.
 func (b *backoff) wait(ended attempt, now time.Time) time.Duration {
-	changed := b.last.generation != ended.generation || ended.replaced
+	changed := b.last.generation != ended.generation || ended.requested
 	switch {
 	case changed && b.last.pod == ended.pod:
 		b.delays, b.next = wait.Backoff{}, now // the change may fix the problem

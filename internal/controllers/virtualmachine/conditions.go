@@ -76,6 +76,9 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 	if o.report.GetImagePrepared() {
 		status.ImagePrepared = true
 	}
+	if guestShutDown(o.active) {
+		status.ShutDownPodUID = o.active.UID
+	}
 	return status
 }
 
@@ -112,11 +115,16 @@ var reasonsOfGuest = []string{
 	reasonRunning, reasonPaused, reasonStopping, v1alpha1.ReasonNoSpace, v1alpha1.ReasonStorageFailed, v1alpha1.ReasonSuspended,
 }
 
+// reasonsOfStop are the reasons of the condition Ready for a VM whose guest spec.runStrategy does not start.
+var reasonsOfStop = []string{v1alpha1.ReasonHalted, v1alpha1.ReasonCompleted}
+
 func phase(o observation, reason string) v1alpha1.VirtualMachinePhase {
 	unprepared := o.vm.Spec.InitialImage != nil && !o.vm.Status.ImagePrepared
 	switch {
 	case !o.vm.DeletionTimestamp.IsZero():
 		return v1alpha1.PhaseTerminating
+	case !podstate.Alive(o.active) && slices.Contains(reasonsOfStop, reason):
+		return v1alpha1.PhaseStopped
 	case reason == reasonLost, reason == v1alpha1.ReasonLeaseExpiring && podstate.Alive(o.active):
 		return v1alpha1.PhaseLost
 	case podstate.Alive(o.active) && (slices.Contains(reasonsOfGuest, reason) || reason == v1alpha1.ReasonStorageNotRevoked):

@@ -28,6 +28,7 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "Migrate", Run: c.migrations.advance},
 		{Name: "RemoveOtherPods", Run: c.pods.removeOthers},
 		{Name: "RemoveOtherClaims", Run: c.volumes.removeOtherClaims},
+		{Name: "StayStopped", Run: c.stayStopped},
 		{Name: "ServeDisks", Run: c.diskServers.serve},
 		{Name: "GrowDisks", Run: c.volumes.growDisks},
 		{Name: "KeepRunningPod", Run: c.pods.keepRunning},

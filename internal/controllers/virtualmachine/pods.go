@@ -94,8 +94,11 @@ func (p *hypervisorPods) removeOthers(ctx context.Context, s *scope) flow.Result
 // hypervisor. A Pod that cannot be scheduled is replaced immediately if the spec changed, and a Pod that cannot start
 // is replaced immediately if the spec or the image changed, because the change may fix the problem.
 func (p *hypervisorPods) keepRunning(ctx context.Context, s *scope) flow.Result {
-	if !podstate.Alive(s.active) || s.overdue() || s.fenced != "" {
+	if s.mayStart() {
 		return flow.Continue()
+	}
+	if podspec.ShutsDown(s.vm) {
+		return p.shutDown(ctx, s)
 	}
 	_, unschedulable := podstate.Unschedulable(s.active)
 	if unschedulable && podspec.Outdated(s.vm, s.active) && s.active.DeletionTimestamp.IsZero() {

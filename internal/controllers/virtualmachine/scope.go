@@ -120,6 +120,9 @@ func (s *scope) overdue() bool {
 	return s.free && s.vm.Status.Lease != nil && s.vm.Status.Lease.State != v1alpha1.LeaseOpen
 }
 
+// mayStart reports whether no hypervisor runs the guest or may still run it.
+func (s *scope) mayStart() bool { return !podstate.Alive(s.active) || s.overdue() || s.fenced != "" }
+
 // holder returns the Pod of the hypervisor that may have the disks attached; nil if there is none.
 func (s *scope) holder() *corev1.Pod {
 	if !podstate.Alive(s.active) || s.overdue() {

@@ -102,5 +102,6 @@ var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFa
 
 // transient reports whether a reason is expected for a VM without a Pod.
 func transient(reason string) bool {
-	return reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
+	return slices.Contains(reasonsOfStop, reason) ||
+		reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
 }

@@ -54,6 +54,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// host with migrateStrategy Cold, before it is terminated. A longer time applies when the VM's next hypervisor
 	// starts. Defaults to 20.
 	TerminationGracePeriodSeconds *int32 `json:"terminationGracePeriodSeconds,omitempty"`
+	// RunStrategy determines when the guest runs: "Always" starts it again however it ends; "RerunOnFailure"
+	// starts it again unless it shuts itself down; "Once" starts it once only; "Halted" shuts it down and does not
+	// start it. A guest with an ephemeral disk loses the disk when it ends. See AnnotationRestart.
+	RunStrategy *vmv1alpha1.RunStrategy `json:"runStrategy,omitempty"`
 	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
 	// memory ("Pause").
 	Mode *vmv1alpha1.VirtualMachineMode `json:"mode,omitempty"`
@@ -205,6 +209,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithMigrateStrategy(value vmv1alp
 // If called multiple times, the TerminationGracePeriodSeconds field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithTerminationGracePeriodSeconds(value int32) *VirtualMachineSpecApplyConfiguration {
 	b.TerminationGracePeriodSeconds = &value
+	return b
+}
+
+// WithRunStrategy sets the RunStrategy field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RunStrategy field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithRunStrategy(value vmv1alpha1.RunStrategy) *VirtualMachineSpecApplyConfiguration {
+	b.RunStrategy = &value
 	return b
 }
 

@@ -21,6 +21,9 @@ type VirtualMachineStatusApplyConfiguration struct {
 	// ImagePrepared reports whether the disk was completed, including the initial image if there is one. It is
 	// set before the first start. From then on, no hypervisor writes the image or creates the disk.
 	ImagePrepared *bool `json:"imagePrepared,omitempty"`
+	// ShutDownPodUID is the UID of the last Pod whose guest shut itself down. With runStrategy RerunOnFailure, the
+	// guest does not start again after this Pod.
+	ShutDownPodUID *types.UID `json:"shutDownPodUID,omitempty"`
 	// NodeName is the node of the authoritative Pod.
 	NodeName *string `json:"nodeName,omitempty"`
 	// DataDisks are the data disks that the VM has or had. A disk that was prepared is never created again.
@@ -94,6 +97,14 @@ func (b *VirtualMachineStatusApplyConfiguration) WithPhase(value vmv1alpha1.Virt
 // If called multiple times, the ImagePrepared field is set to the value of the last call.
 func (b *VirtualMachineStatusApplyConfiguration) WithImagePrepared(value bool) *VirtualMachineStatusApplyConfiguration {
 	b.ImagePrepared = &value
+	return b
+}
+
+// WithShutDownPodUID sets the ShutDownPodUID field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ShutDownPodUID field is set to the value of the last call.
+func (b *VirtualMachineStatusApplyConfiguration) WithShutDownPodUID(value types.UID) *VirtualMachineStatusApplyConfiguration {
+	b.ShutDownPodUID = &value
 	return b
 }
 

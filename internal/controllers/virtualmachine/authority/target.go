@@ -49,6 +49,10 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 			target = Target{Refusal: "the virtual machine is being deleted"}
 			return true, nil
 		}
+		if podspec.ShutsDown(vm) {
+			target = Target{Refusal: "the virtual machine is to be shut down, because of spec.runStrategy or the annotation " + v1alpha1.AnnotationRestart}
+			return true, nil
+		}
 		source, err := r.pod(ctx, vm, us.GetPodName())
 		if err != nil {
 			return true, err

@@ -91,6 +91,17 @@ func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
 	return pod != "" && pod == vm.Status.ActivePodName
 }
 
+// Restarts reports whether the user requested that the guest of the active Pod ends and starts again.
+func Restarts(vm *v1alpha1.VirtualMachine) bool {
+	pod := vm.Annotations[v1alpha1.AnnotationRestart]
+	return pod != "" && pod == vm.Status.ActivePodName
+}
+
+// ShutsDown reports whether the guest of the active Pod must shut down.
+func ShutsDown(vm *v1alpha1.VirtualMachine) bool {
+	return vm.Spec.RunStrategy == v1alpha1.RunHalted || Restarts(vm)
+}
+
 var imageFormats = map[v1alpha1.ImageFormat]vmpb.InitialImage_Format{
 	v1alpha1.FormatRaw:   vmpb.InitialImage_FORMAT_RAW,
 	v1alpha1.FormatQCOW2: vmpb.InitialImage_FORMAT_QCOW2,
