@@ -69,12 +69,16 @@ func (h *vmHarness) up() {
 		up.Stop()
 	})
 	gomega.NewWithT(h.t).Eventually(up.Output.String).WithTimeout(waitTimeout).Should(gomega.ContainSubstring("Ctrl-C stops"))
-	// The example's ports may be in use; "up" prints how to change them.
-	ports := regexp.MustCompile(`change these to port (\d+) and (http://\S+)\.`).FindStringSubmatch(up.Output.String())
-	if ports == nil {
-		h.t.Fatalf("millwright up does not print its ports:\n%s", up.Output.String())
+	// The example has the default ports, which may be in use. "up" writes its own examples with the ports it has.
+	pool, err := os.ReadFile(h.path(".millwright/examples/pool.yaml"))
+	if err != nil {
+		h.t.Fatal(err)
 	}
-	h.copyExample(strings.NewReplacer("16443", ports[1], "http://127.0.0.1:16480", ports[2], "replicas: 2", "replicas: 0"))
+	ports := regexp.MustCompile(`(?s)server: https://\S+:(\d+)\n.*"(http://\S+)/vmlinux"`).FindSubmatch(pool)
+	if ports == nil {
+		h.t.Fatalf("the example has no ports:\n%s", pool)
+	}
+	h.copyExample(strings.NewReplacer("16443", string(ports[1]), "http://127.0.0.1:16480", string(ports[2]), "replicas: 2", "replicas: 0"))
 }
 
 func (h *vmHarness) copyExample(replacer *strings.Replacer) {
