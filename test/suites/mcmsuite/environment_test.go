@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -169,7 +170,10 @@ func (p *provider) deleteCRDs() (wait func()) {
 				p.t.Fatal(err)
 			}
 		}
-		if err := p.Client.Delete(p.t.Context(), crd); err != nil {
+		deleted := &unstructured.Unstructured{} // clients delete metadata only of kinds that they know
+		deleted.SetGroupVersionKind(crdKind)
+		deleted.SetName(crd.Name)
+		if err := p.Client.Delete(p.t.Context(), deleted); err != nil {
 			p.t.Fatal(err)
 		}
 		crds[kind] = crd
