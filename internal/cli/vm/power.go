@@ -17,7 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/output"
 )
 
-// power starts, stops or restarts a virtual machine. It writes and watches a VM like migrate does.
+// power is a command that starts, stops or restarts a virtual machine. It writes and watches a VM like migrate does.
 type power struct {
 	migrate
 	// verb is the request: "start", "stop" or "restart". done is what it is called when it is complete.
@@ -29,11 +29,13 @@ type power struct {
 	reached func(vm *vmv1alpha1.VirtualMachine, pod string) bool
 }
 
-func newStart() *cobra.Command {
+func newStart() (*power, *cobra.Command) {
 	strategy := string(vmv1alpha1.RunAlways)
 	p := &power{verb: "start", done: "started", reached: func(vm *vmv1alpha1.VirtualMachine, _ string) bool { return isReady(vm) }}
 	p.request = func(vm *vmv1alpha1.VirtualMachine) error {
 		switch {
+		case !startable(strategy):
+			return args.Wrongf("--run-strategy: %q is not Always, RerunOnFailure or Once", strategy)
 		case vm.Spec.RunStrategy == vmv1alpha1.RunHalted:
 			vm.Spec.RunStrategy = vmv1alpha1.RunStrategy(strategy)
 		case readyReason(vm) == vmv1alpha1.ReasonCompleted:
@@ -52,10 +54,10 @@ spec.runStrategy does not start it again (RerunOnFailure and Once), it starts on
   millwright vm start worker-1 --run-strategy RerunOnFailure`,
 	})
 	cmd.Flags().StringVar(&strategy, "run-strategy", strategy, "spec.runStrategy of a virtual machine that was halted: Always, RerunOnFailure or Once")
-	return cmd
+	return p, cmd
 }
 
-func newStop() *cobra.Command {
+func newStop() (*power, *cobra.Command) {
 	p := &power{verb: "stop", done: "stopped"}
 	p.request = func(vm *vmv1alpha1.VirtualMachine) error {
 		vm.Spec.RunStrategy = vmv1alpha1.RunHalted
@@ -64,7 +66,7 @@ func newStop() *cobra.Command {
 	p.reached = func(vm *vmv1alpha1.VirtualMachine, _ string) bool {
 		return vm.Status.Phase == vmv1alpha1.PhaseStopped && readyReason(vm) == vmv1alpha1.ReasonHalted
 	}
-	return p.command(&cobra.Command{
+	return p, p.command(&cobra.Command{
 		Use:   "stop NAME",
 		Short: "Shut down a virtual machine",
 		Long: `Shut down a virtual machine, by setting spec.runStrategy to Halted, and wait until its guest has ended.
@@ -75,7 +77,7 @@ is ephemeral.`,
 	})
 }
 
-func newRestart() *cobra.Command {
+func newRestart() (*power, *cobra.Command) {
 	p := &power{verb: "restart", done: "restarted"}
 	p.request = func(vm *vmv1alpha1.VirtualMachine) error {
 		record := vm.Status.Migration
@@ -93,7 +95,7 @@ func newRestart() *cobra.Command {
 	p.reached = func(vm *vmv1alpha1.VirtualMachine, pod string) bool {
 		return vm.Status.ActivePodName != pod && isReady(vm)
 	}
-	return p.command(&cobra.Command{
+	return p, p.command(&cobra.Command{
 		Use:   "restart NAME",
 		Short: "Shut down a virtual machine and start it again, with its current spec",
 		Long: `Shut down a virtual machine and start it again, with its current spec and in a new hypervisor, and wait
@@ -109,9 +111,6 @@ func (p *power) command(cmd *cobra.Command) *cobra.Command {
 	flags := &kubeconfig.Flags{}
 	cmd.Args = args.OneName("virtual machine")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		if flag := cmd.Flags().Lookup("run-strategy"); flag != nil && !startable(flag.Value.String()) {
-			return args.Wrongf("--run-strategy: %q is not Always, RerunOnFailure or Once", flag.Value)
-		}
 		c, err := flags.Client()
 		if err != nil {
 			return err

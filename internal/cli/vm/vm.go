@@ -25,12 +25,15 @@ import (
 
 // New returns the commands for users.
 func New() *cobra.Command {
+	_, start := newStart()
+	_, stop := newStop()
+	_, restart := newRestart()
 	return args.Group(&cobra.Command{
 		Use:   "vm",
 		Short: "List virtual machines, start or stop them, open their consoles, reset, migrate or fence them, or replace their hypervisors",
 		Example: `  millwright vm list -A
   millwright vm console worker-1`,
-	}, newList(), newStart(), newStop(), newRestart(), newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
+	}, newList(), start, stop, restart, newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {
