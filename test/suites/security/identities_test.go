@@ -59,6 +59,8 @@ var ofNodes = []string{
 	"events.events.k8s.io in everywhere: create update patch",
 	"services in everywhere: get list watch",
 	"endpoints in everywhere: get",
+	"clustertrustbundles.certificates.k8s.io in everywhere: get list watch",
+	"podcertificaterequests.certificates.k8s.io in everywhere: create",
 	"csidrivers.storage.k8s.io in everywhere: get list watch",
 	"csinodes.storage.k8s.io in everywhere: create",
 	"runtimeclasses.node.k8s.io in everywhere: get list watch",
@@ -247,6 +249,7 @@ var identities = map[string]identity{
 			"/.well-known/openid-configuration/ in everywhere: get",
 			"/openid/v1/jwks in everywhere: get",
 			"/openid/v1/jwks/ in everywhere: get",
+			"clustertrustbundles.certificates.k8s.io in everywhere: get list watch",
 		},
 	},
 	"a guest with its bootstrap token": {
