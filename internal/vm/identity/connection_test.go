@@ -210,7 +210,7 @@ func TestCertificate_RejectedOneIsReplaced(t *testing.T) {
 	foreign := value[*Authority](t)(NewAuthority(s.clock.Now()))
 	c := s.hypervisor(t, writeToken(t, "token-1"))
 	wrong := value[*tls.Certificate](t)(holding(t, foreign, pod, s.clock).certificate(t.Context()))
-	c.keep(wrong)
+	c.keep(wrong, nil)
 	conn := value[*grpc.ClientConn](t)(c.Dial(s.address, Controller()))
 	defer func() { must(t, conn.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)

@@ -23,13 +23,16 @@ const (
 )
 
 // Credentials are the key and the certificate of one process. A certificate is requested when it is first needed,
-// when two thirds of its lifetime have passed, and after a server has rejected it. Credentials are safe for
-// concurrent use; concurrent callers share one request.
+// when two thirds of its lifetime have passed, when another authority issues certificates, and after a server has
+// rejected it. Credentials are safe for concurrent use; concurrent callers share one request.
 type Credentials struct {
 	trust  trust
 	log    *slog.Logger
 	self   string // the name in logs and errors
 	obtain func(context.Context) (*tls.Certificate, error)
+	// signer returns the certificate of the authority that issues certificates. If nil, this process learns of another
+	// one in FollowAuthorities, if at all.
+	signer func() *x509.Certificate
 	// follows reports whether the controller can change the trusted authorities.
 	follows bool
 	// every is the interval at which obtain is called again, even if it failed. If 0, see Credentials.
@@ -38,6 +41,8 @@ type Credentials struct {
 
 	mu      sync.Mutex
 	current *tls.Certificate // nil before the first certificate
+	// issuer is what signer returned before current was requested.
+	issuer  *x509.Certificate
 	renewAt time.Time
 	err     error // the error of the last attempt, if it was ErrNoIssuer or ErrBadFiles
 }
@@ -53,7 +58,8 @@ func (c *Credentials) Err() error {
 	return c.err
 }
 
-// ForController returns the credentials of the controller. If now is nil, time.Now is used.
+// ForController returns the credentials of the controller. When the authority is replaced, the next connection uses a
+// certificate of the new one. If now is nil, time.Now is used.
 func ForController(authority *Authority, now func() time.Time) *Credentials {
 	if now == nil {
 		now = time.Now
@@ -62,6 +68,8 @@ func ForController(authority *Authority, now func() time.Time) *Credentials {
 		trust: trust{authority.anchors, now},
 		log:   slog.New(slog.DiscardHandler),
 		self:  uriController,
+
+		signer: authority.Certificate,
 	}
 	c.obtain = func(context.Context) (*tls.Certificate, error) {
 		key, request, err := newRequest()
@@ -116,7 +124,15 @@ func (c *Credentials) have() (cert *tls.Certificate, due bool) {
 	if c.current == nil || now.After(c.current.Leaf.NotAfter) {
 		return nil, true
 	}
-	return c.current, !now.Before(c.renewAt)
+	return c.current, !now.Before(c.renewAt) || !c.issuer.Equal(c.authority())
+}
+
+// authority returns the certificate of the authority that issues certificates, or nil if it is unknown.
+func (c *Credentials) authority() *x509.Certificate {
+	if c.signer == nil {
+		return nil
+	}
+	return c.signer()
 }
 
 // renew requests a certificate. Concurrent callers share the request, which continues when one of them gives up.
@@ -128,12 +144,13 @@ func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 		}
 		ctx, cancel := context.WithTimeout(shared, obtainTimeout)
 		defer cancel()
+		issuer := c.authority() // before the request: if the authority is replaced meanwhile, another one follows
 		cert, err := c.obtain(ctx)
 		if err != nil {
 			c.fail(err)
 			return nil, err
 		}
-		c.keep(cert)
+		c.keep(cert, issuer)
 		return cert, nil
 	})
 	select {
@@ -147,11 +164,11 @@ func (c *Credentials) renew(ctx context.Context) (*tls.Certificate, error) {
 	}
 }
 
-func (c *Credentials) keep(cert *tls.Certificate) {
+func (c *Credentials) keep(cert *tls.Certificate, issuer *x509.Certificate) {
 	life := cert.Leaf.NotAfter.Sub(cert.Leaf.NotBefore)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current, c.renewAt, c.err = cert, cert.Leaf.NotAfter.Add(-life/3), nil
+	c.current, c.issuer, c.renewAt, c.err = cert, issuer, cert.Leaf.NotAfter.Add(-life/3), nil
 	if c.every > 0 {
 		c.renewAt = c.trust.now().Add(c.every)
 	}

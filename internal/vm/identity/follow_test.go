@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"sync"
 	"testing"
 	"time"
@@ -118,6 +119,35 @@ func TestAuthority_ProcessesStayReachableDuringRotation(t *testing.T) {
 	}
 	stop()
 	eventually(t, "a disconnected hypervisor is forgotten", func() bool { return !s.authority.TrustedBy(pod, next.Certificate()) })
+}
+
+// The previous authority can be removed although the certificate that the controller got from it is still valid.
+func TestAuthority_ControllerUsesNewAuthorityImmediately(t *testing.T) {
+	s := newSite(t)
+	controller, server := ForController(s.authority, s.clock.Now), ForServer(s.authority, "example.com", s.clock.Now)
+	hypervisor := s.hypervisor(t, writeToken(t, "token-1"))
+	address := serve(t, hypervisor.ServerOptions(), func(server *grpc.Server) { healthpb.RegisterHealthServer(server, &whoami{}) })
+	must(t, check(t, hypervisor, s.address, Controller()))
+	must(t, check(t, controller, address, pod))
+	if !signedBy(t, server, s.authority) {
+		t.Error("the authority did not sign the server's certificate")
+	}
+
+	next := value[*Authority](t)(NewAuthority(s.clock.Now()))
+	s.authority.Replace(next)
+	hypervisor = s.hypervisor(t, writeToken(t, "token-1")) // trusts only the new authority
+	address = serve(t, hypervisor.ServerOptions(), func(server *grpc.Server) { healthpb.RegisterHealthServer(server, &whoami{}) })
+	must(t, check(t, hypervisor, s.address, Controller()))
+	must(t, check(t, controller, address, pod))
+	if !signedBy(t, server, next) {
+		t.Error("the new authority did not sign the server's certificate")
+	}
+
+	first := value[*tls.Certificate](t)(controller.certificate(t.Context()))
+	s.authority.Replace(next.Trusting(value[*Authority](t)(NewAuthority(s.clock.Now())).Certificate()))
+	if again := value[*tls.Certificate](t)(controller.certificate(t.Context())); again != first {
+		t.Error("the certificate is renewed although the same authority issues certificates")
+	}
 }
 
 func TestIssuer_AwaitAuthoritiesRejectsInvalidRequests(t *testing.T) {
