@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +56,10 @@ var (
 	reviewOthers = budget{10, 200}
 	callTotal    = budget{1000, 10_000}
 	callPeer     = budget{10, 40}
+	// callVM is what the hypervisors of a VM may use in addition to callTotal, which hypervisors of others may use up. It is
+	// enough for a hypervisor that loses its connection several times. All connections together may use it less often than
+	// callTotal.
+	callVM = budget{0.1, 20}
 )
 
 // maxRemembered limits the number of addresses, and that of peers, whose rates are remembered.
@@ -86,7 +91,8 @@ type limits struct {
 	ofAddress *lru.Cache // *rate.Limiter by origin
 	ofPod     *lru.Cache // *rate.Limiter by types.UID
 	ofPeer    *lru.Cache // *rate.Limiter by identity.Peer
-	ofVM      *lru.Cache // *rate.Limiter of renewals by types.NamespacedName
+	ofVM      *lru.Cache // *rate.Limiter of other calls by types.NamespacedName
+	renewing  *lru.Cache // *rate.Limiter of renewals by types.NamespacedName
 }
 
 // newLimits returns limits without any connections.
@@ -96,6 +102,7 @@ func newLimits(clock clock.PassiveClock) *limits {
 		peers: connlimit.NewCounter(maxConnections, maxPerPeer),
 		pods:  reviewPods.limiter(), others: reviewOthers.limiter(), calls: callTotal.limiter(),
 		ofAddress: lru.New(maxRemembered), ofPod: lru.New(maxRemembered), ofPeer: lru.New(maxRemembered), ofVM: lru.New(maxRemembered),
+		renewing: lru.New(maxRemembered),
 	}
 }
 
@@ -119,11 +126,12 @@ func (l *limits) serverOptions() []grpc.ServerOption {
 const keepaliveTime = 20 * time.Second
 
 // check returns RESOURCE_EXHAUSTED for a call that exceeds a limit. It checks the caller's own limit first, so that
-// calls that exceed it do not count toward the total.
+// calls that exceed it do not count toward those of others.
 func (l *limits) check(ctx context.Context, method string) error {
-	own, total := l.limiter(ctx, method)
+	own, shared := l.limiter(ctx, method)
 	now := l.clock.Now()
-	if !own.AllowN(now, 1) || total != nil && !total.AllowN(now, 1) {
+	allows := func(limiter *rate.Limiter) bool { return limiter.AllowN(now, 1) }
+	if !allows(own) || len(shared) > 0 && !slices.ContainsFunc(shared, allows) {
 		return errTooMany
 	}
 	return nil
@@ -145,8 +153,9 @@ func (l *limits) admitReview(_ context.Context, pod types.UID) error {
 	return nil
 }
 
-// limiter returns the limits of a call. Requests for certificates have no total here, but in admitReview.
-func (l *limits) limiter(ctx context.Context, method string) (own, total *rate.Limiter) {
+// limiter returns the limits of a call: the caller's own, and those that it shares with others, one of which must allow the
+// call. Requests for certificates share limits in admitReview.
+func (l *limits) limiter(ctx context.Context, method string) (own *rate.Limiter, shared []*rate.Limiter) {
 	caller, err := identity.FromContext(ctx)
 	if err != nil || method == identitypb.CertificateAuthority_Issue_FullMethodName {
 		var from net.Addr
@@ -158,7 +167,8 @@ func (l *limits) limiter(ctx context.Context, method string) (own, total *rate.L
 	if own := l.renewal(ctx, caller, method); own != nil {
 		return own, nil
 	}
-	return l.ofKey(l.ofPeer, caller, callPeer), l.calls
+	ofVM := l.ofKey(l.ofVM, vmOf(caller), callVM)
+	return l.ofKey(l.ofPeer, caller, callPeer), []*rate.Limiter{ofVM, l.calls}
 }
 
 // renewalBurst is the burst of renewals of a VM: those of a hypervisor that has lost its connection several times.
@@ -171,16 +181,20 @@ func (l *limits) renewal(ctx context.Context, caller identity.Peer, method strin
 	if l.renewals == nil || method != vmpb.VMController_RunLease_FullMethodName {
 		return nil
 	}
-	vm := types.NamespacedName{Namespace: caller.Namespace, Name: caller.VM}
+	vm := vmOf(caller)
 	perSecond := rate.Limit(l.renewals(ctx, vm, caller.Pod))
 	if perSecond == 0 {
 		return nil
 	}
-	own := l.ofKey(l.ofVM, vm, budget{perSecond, renewalBurst})
+	own := l.ofKey(l.renewing, vm, budget{perSecond, renewalBurst})
 	if own.Limit() != perSecond { // the VM has leases of another duration
 		own.SetLimitAt(l.clock.Now(), perSecond)
 	}
 	return own
+}
+
+func vmOf(caller identity.Peer) types.NamespacedName {
+	return types.NamespacedName{Namespace: caller.Namespace, Name: caller.VM}
 }
 
 // ofKey returns the limiter of a key.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	testingclock "k8s.io/utils/clock/testing"
 
+	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
@@ -37,8 +38,49 @@ func TestLimits_CallsInTotal(t *testing.T) {
 		peers[i] = as(t, "vm", fmt.Sprintf("vm-%d", i))
 	}
 	got := calls(count, vmpb.VMController_ReportState_FullMethodName, func(n int) context.Context { return peers[n%len(peers)] })
-	if got != callTotal.burst {
-		t.Errorf("%d calls were allowed, want %d", got, callTotal.burst)
+	if want := callTotal.burst + callVM.burst; got != want { // all of them are hypervisors of one VM
+		t.Errorf("%d calls were allowed, want %d", got, want)
+	}
+}
+
+// TestLimits_CallsAreNotRefusedBecauseOfOthers checks that hypervisors that call as often as they can do not keep those of
+// other VMs from calling, while these connect several times and report their state regularly.
+func TestLimits_CallsAreNotRefusedBecauseOfOthers(t *testing.T) {
+	const vms, seconds, calls = 150, 30, 12
+	now := testingclock.NewFakePassiveClock(time.Now())
+	limits := newLimits(now)
+	hostile, honest := make([]context.Context, vms), make([]context.Context, vms)
+	for i := range vms {
+		hostile[i], honest[i] = as(t, fmt.Sprintf("hostile-%d", i), "vm-1"), as(t, fmt.Sprintf("honest-%d", i), "vm-1")
+	}
+	const report = vmpb.VMController_ReportState_FullMethodName
+	connect := []string{vmpb.VMController_RunLease_FullMethodName, report, identitypb.CertificateAuthority_AwaitAuthorities_FullMethodName}
+	refused := 0
+	for second := range seconds {
+		for i := range vms {
+			for range calls {
+				if limits.check(hostile[i], report) != nil {
+					refused++
+				}
+			}
+			methods := []string{}
+			if (second+i)%10 == 0 {
+				methods = append(methods, report)
+			}
+			if (second+i)%15 == 0 {
+				methods = append(methods, connect...)
+			}
+			for _, method := range methods {
+				if err := limits.check(honest[i], method); err != nil {
+					t.Fatalf("after %d s, %s of VM %d is refused: %v", second, method, i, err)
+				}
+			}
+		}
+		now.SetTime(now.Now().Add(time.Second))
+	}
+	made := vms*seconds*calls - refused
+	if most := callTotal.burst + seconds*int(callTotal.perSecond) + vms*(callVM.burst+seconds/10); made > most {
+		t.Errorf("hostile hypervisors made %d calls, want at most %d", made, most)
 	}
 }
 
