@@ -9,8 +9,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestMigration_BetweenAuthorities rotates the certificate authority while a guest runs, and moves the guest from a
-// hypervisor with a certificate of the previous authority to one with a certificate of the new one.
+// TestMigration_BetweenAuthorities rotates the certificate authority while a guest runs. It moves the guest from a
+// hypervisor with a certificate of the previous authority to one with a certificate of the new one, and on to one that
+// trusts only the new authority, before any certificate of the previous one has expired.
 func TestMigration_BetweenAuthorities(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -33,6 +34,13 @@ func TestMigration_BetweenAuthorities(t *testing.T) {
 	there.keepsRunning()
 	target.wantAlive()
 	h.awaitTrust("web-2", next)
+
+	h.issuer.Replace(next)
+	h.authority = h.issuer.Bundle()
+	target, there = h.follows(target, there, "web-3")
+	there.keepsRunning()
+	target.wantAlive()
+	h.awaitTrust("web-3", next)
 }
 
 // awaitTrust waits until the hypervisor in a Pod has confirmed that it trusts an authority.
