@@ -97,6 +97,7 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		"half a cpu":    {object{"cpus": 0.5}, codes.InvalidArgument, []string{"providerSpec.cpus: unexpected number 0.5"}},
 		"memory":        {object{"memory": "1Mi"}, codes.OutOfRange, []string{`providerSpec.memory: Invalid value: "1Mi": must be between 32Mi and 16Ti`}},
 		"memory's unit": {object{"memory": "1GB"}, codes.InvalidArgument, []string{`providerSpec.memory: Invalid value: "1GB": must be like 512Mi or 2Gi`}},
+		"memory's form": {object{"memory": "128e6"}, codes.InvalidArgument, []string{`providerSpec.memory: Invalid value: "128e6": must be like 512Mi or 2Gi`}},
 		"memory odd":    {object{"memory": "64000000"}, codes.InvalidArgument, []string{`providerSpec.memory: Invalid value: "64000000": must be a multiple of 1Mi`}},
 		"disk":          {object{"rootFsSize": 65537}, codes.OutOfRange, []string{"providerSpec.rootFsSize: Invalid value: 65537: must be between 1 and 65536"}},
 		"storage class": {object{"storageClassName": "a/b"}, codes.InvalidArgument, []string{"providerSpec.storageClassName: Invalid value: \"a/b\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"}},

@@ -92,6 +92,72 @@ func TestPod_LayoutIgnoresSymlinks(t *testing.T) {
 	}
 }
 
+// TestPod_VolumesReplacedBySymlinksAreNotWritten checks that a token that is renewed, or another file of a volume, is not
+// written to another directory if the process has replaced the directory of the volume.
+func TestPod_VolumesReplacedBySymlinksAreNotWritten(t *testing.T) {
+	outside := t.TempDir()
+	for _, replaced := range []string{"volumes", "volumes/token"} {
+		t.Run(replaced, func(t *testing.T) {
+			f := podDir(t.TempDir())
+			files, err := f.create()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer files.Close()
+			if _, err := files.makeVolume("token"); err != nil {
+				t.Fatal(err)
+			}
+			target := filepath.Join(outside, strings.TrimPrefix(replaced, "volumes"))
+			if err := os.MkdirAll(filepath.Join(outside, "token"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(f.path(replaced)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(target, f.path(replaced)); err != nil {
+				t.Fatal(err)
+			}
+			if err := files.writeTo("token", "token", []byte("secret")); err == nil {
+				t.Error("the link was followed")
+			}
+			if left, err := os.ReadDir(filepath.Join(outside, "token")); err != nil || len(left) != 0 {
+				t.Errorf("outside there is %v (%v)", left, err)
+			}
+		})
+	}
+}
+
+// TestPod_LayoutStaysInOpenedDirectory checks that everything is created in the directory that was opened, even if its path
+// leads to another one meanwhile.
+func TestPod_LayoutStaysInOpenedDirectory(t *testing.T) {
+	dir := t.TempDir()
+	f, moved, outside := podDir(filepath.Join(dir, "pod")), podDir(filepath.Join(dir, "moved")), podDir(filepath.Join(dir, "outside"))
+	files, err := f.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	if err := os.MkdirAll(outside.root(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(string(f), string(moved)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(string(outside), string(f)); err != nil {
+		t.Fatal(err)
+	}
+	container := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}
+	if err := files.layOut(container, map[string]string{"data": dir}); err != nil {
+		t.Fatal(err)
+	}
+	if target, err := os.Readlink(filepath.Join(moved.root(), "data")); err != nil || target != dir {
+		t.Errorf("the link leads to %q (%v), want %q", target, err, dir)
+	}
+	if left, err := os.ReadDir(outside.root()); err != nil || len(left) != 0 {
+		t.Errorf("outside there is %v (%v)", left, err)
+	}
+}
+
 // TestPod_LogRotationIgnoresSymlinks checks that a symlink with the name of the old log is not followed.
 func TestPod_LogRotationIgnoresSymlinks(t *testing.T) {
 	dir := t.TempDir()
