@@ -70,6 +70,7 @@ var (
 	errTakenBack     = errors.New("a status reported to Cluster API is reverted")
 	errUnlocated     = errors.New("a VM has an ID, and it is not recorded where it is")
 	errPreserved     = errors.New("a preserved machine is deleted")
+	errNotKept       = errors.New("a restored machine is deleted")
 	errMigratedTwice = errors.New("a legacy class is migrated again")
 	errNoClass       = errors.New("something refers to a MachineClass that does not exist")
 	errNotReached    = errors.New("what is declared is not reached")

@@ -50,6 +50,8 @@ type run struct {
 	// revival waits for the crash of the first manager; revived is set when the next one was started.
 	revival sync.WaitGroup
 	revived atomic.Bool
+	// backup is what restore creates again.
+	backup backup
 	// removing is set when the deletion of all Machines was requested.
 	removing atomic.Bool
 	// managers are all processes so far, the newest last.

@@ -70,7 +70,7 @@ type scenario struct {
 // everywhere returns each scenario in all its setups.
 func everywhere() []scenario {
 	var all []scenario
-	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, liveUpdates, classFollowers) {
+	for _, s := range slices.Concat(lives, sizes, rollouts, clusterAPI, locations, forced, preservations, updates, troubledUpdates, usersAmidUpdates, reserves, scarcities, zoneOutages, legacyClasses, plugIns, liveUpdates, classFollowers, restores) {
 		s.where = cmp.Or(s.where, together)
 		all = append(all, s)
 		name := s.name
