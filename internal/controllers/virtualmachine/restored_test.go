@@ -54,7 +54,7 @@ func backUp(w *testEnv) *backup {
 func TestRestore_VirtualMachineFindsItsClaims(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{
-		{"vm", "root", "logs"}, {"vm", "logs", "root"}, {"root", "vm", "logs"}, {"logs", "vm", "root"}, {"root", "logs", "vm"},
+		{"vm", "root", "logs"}, {"vm", "logs", "root"}, {"root", "vm", "logs"}, {"logs", "vm", "root"}, {"root", "logs", "vm"}, {"logs", "root", "vm"},
 	} {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {
 			t.Parallel()
