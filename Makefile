@@ -180,7 +180,7 @@ test-capi: controlplane qemu guest ## Run the tests of Cluster API with every ve
 	done
 
 # The driver for the integration suite in local mode: sim or vm. With CONTROL_KUBECONFIG, the suite uses those
-# clusters instead: docs/mcm-providers.md documents all variables.
+# clusters instead: docs/drivers/mcm-providers.md documents all variables.
 DRIVER ?= sim
 FOCUS ?=
 .PHONY: test-integration

@@ -77,7 +77,7 @@ type GetVolumeIDsResponse struct {
 
 // ClassMigrator is implemented by drivers that had their own kind of machine class before MachineClass existed. It
 // is called for objects of these kinds that Machines, MachineSets and MachineDeployments refer to; see
-// docs/legacy-classes.md. In today's MCM, no controller calls it.
+// docs/get-started/legacy-classes.md. In today's MCM, no controller calls it.
 type ClassMigrator interface {
 	// GenerateMachineClassForMigration fills a MachineClass from an object of an older
 	// kind.

@@ -11,7 +11,7 @@ import (
 
 // Updater is implemented by drivers that can change existing VMs: tags, security groups, or anything else that the
 // provider can change without a new VM. With other drivers, VMs stay as they were created. It is called only for
-// machines whose update a user requested; see docs/update-instances.md.
+// machines whose update a user requested; see docs/tasks/update-instances.md.
 type Updater interface {
 	// UpdateMachine changes the VM of a machine into one that the class would create, as far as possible without a
 	// new VM, and returns the differences that need a new VM.

@@ -3,7 +3,7 @@
 #
 #   hack/release.sh DIRECTORY VERSION IMAGE HYPERVISOR_IMAGE
 #
-# DIRECTORY/VERSION gets, and docs/release.md describes:
+# DIRECTORY/VERSION gets, and docs/contributing/release.md describes:
 #   programs as archives and packages, with completion scripts and manual pages; the control plane and the guests of local clusters;
 #   images as OCI layouts; the Helm chart; manifests; the provider's files for clusterctl; a manifest for krew;
 #   bills of materials; a statement of provenance; SHA256SUMS
@@ -183,7 +183,7 @@ provenance() {
 		}
 		END {
 			printf "\n  ],\n  \"predicateType\": \"https://slsa.dev/provenance/v1\",\n  \"predicate\": {\n"
-			printf "    \"buildDefinition\": {\n      \"buildType\": \"%s/blob/main/docs/release.md\",\n", project
+			printf "    \"buildDefinition\": {\n      \"buildType\": \"%s/blob/main/docs/contributing/release.md\",\n", project
 			printf "      \"externalParameters\": {\"version\": \"%s\"},\n", version
 			printf "      \"resolvedDependencies\": [\n        {\"uri\": \"git+%s\", \"digest\": {\"gitCommit\": \"%s\"}},\n", project, commit
 			printf "        {\"uri\": \"https://go.dev/dl\", \"annotations\": {\"version\": \"%s\"}}\n      ]\n    },\n", go

@@ -3,9 +3,9 @@
 #
 #   hack/test-integration.sh
 #
-# With CONTROL_KUBECONFIG in the environment, it uses those clusters, as docs/mcm-providers.md describes. Otherwise,
-# it starts local mode with the driver DRIVER, sim (the default) or vm, in a temporary directory, and stops it
-# afterwards. bin/millwright must be built. FOCUS is a regular expression of the specs to run.
+# With CONTROL_KUBECONFIG in the environment, it uses those clusters, as docs/drivers/mcm-providers.md describes.
+# Otherwise, it starts local mode with the driver DRIVER, sim (the default) or vm, in a temporary directory, and
+# stops it afterwards. bin/millwright must be built. FOCUS is a regular expression of the specs to run.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

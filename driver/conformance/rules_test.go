@@ -139,9 +139,9 @@ func sources(rule conformance.Rule) []string {
 	return append(slices.Clone(rule.Places), "departs from "+rule.Departs)
 }
 
-// docs/conformance.md lists all rules.
+// docs/drivers/conformance.md lists all rules.
 func TestRules_AreInDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/conformance.md")
+	text, err := os.ReadFile("../../docs/drivers/conformance.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +159,6 @@ func TestRules_AreInDocumentation(t *testing.T) {
 		want = append(want, fmt.Sprintf("| %s | %s | %s | %s | %s |", rule.ID(), rule.Level, rule.Title, strings.Join(sources(rule), "; "), check))
 	}
 	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("docs/conformance.md (-want +have):\n%s\nThe rows are:\n%s", diff, strings.Join(want, "\n"))
+		t.Errorf("docs/drivers/conformance.md (-want +have):\n%s\nThe rows are:\n%s", diff, strings.Join(want, "\n"))
 	}
 }

@@ -2,7 +2,7 @@
 //
 // For each machine, it creates a VirtualMachine in the infrastructure cluster, where the VM controller runs a
 // hypervisor for it, and a Secret of the same name with the machine's user data. The infrastructure cluster is that
-// of the kubeconfig in the class's Secret, or else that of [Options.Client]. docs/driver-vm.md describes the
+// of the kubeconfig in the class's Secret, or else that of [Options.Client]. docs/drivers/vm.md describes the
 // provider specification and the error codes.
 //
 // # Identity

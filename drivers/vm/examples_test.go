@@ -40,7 +40,7 @@ func TestExamples_AreAccepted(t *testing.T) {
 	}
 }
 
-const document = "docs/driver-vm.md"
+const document = "docs/drivers/vm.md"
 
 // manifests returns the manifests in the documentation and in the examples, by path.
 func manifests(t *testing.T) map[string]string {

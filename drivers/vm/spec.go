@@ -23,7 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
-// providerSpec is the provider specification of a class; see docs/driver-vm.md.
+// providerSpec is the provider specification of a class; see docs/drivers/vm.md.
 type providerSpec struct {
 	metav1.TypeMeta  `json:",inline"`
 	VMPool           string                     `json:"vmPool"`

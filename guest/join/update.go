@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/guest/kube"
 )
 
-// The protocol of in-place updates; see "Updating its node in place" in docs/machine.md.
+// The protocol of in-place updates; see "Updating its node in place" in docs/tasks/machine.md.
 const (
 	inPlaceUpdate    = "InPlaceUpdate"
 	readyForUpdate   = "ReadyForUpdate"

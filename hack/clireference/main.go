@@ -58,7 +58,7 @@ func pages(root *cobra.Command, dir string) error {
 			return err
 		}
 	}
-	index := generated + "# Command-line reference\n\nThe output of `millwright help` for each command. [Command line](../../cli.md) describes what they have in common.\n"
+	index := generated + "# Command-line reference\n\nThe output of `millwright help` for each command. [Command line](../command-line.md) describes what they have in common.\n"
 	for _, group := range root.Groups() {
 		title := strings.TrimSuffix(group.Title, ":")
 		name := strings.ReplaceAll(strings.ToLower(title), " ", "-") + ".md"

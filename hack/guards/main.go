@@ -2,9 +2,9 @@
 //
 //	guards [flags]
 //
-// The file guards.yaml next to this program lists, for each line of docs/security.md that prevents an attempt, where
-// the guard is, an edit that switches it off, and the test that must fail then. The command applies each edit in an
-// overlay of the go command, so the working tree does not change, and runs the test.
+// The file guards.yaml next to this program lists, for each line of docs/contributing/threat-model.md that prevents an attempt,
+// where the guard is, an edit that switches it off, and the test that must fail then. The command applies each edit in
+// an overlay of the go command, so the working tree does not change, and runs the test.
 //
 // All edits that the tests of one package notice are compiled into one test binary where possible. The environment
 // variable GUARD_OFF names the guard that is switched off.
@@ -25,7 +25,7 @@ import (
 
 const (
 	tablePath = "hack/guards/guards.yaml"
-	modelPath = "docs/security.md"
+	modelPath = "docs/contributing/threat-model.md"
 	pagePath  = "docs/contributing/guards.md"
 )
 

@@ -55,7 +55,7 @@ func New(program Program) (*cobra.Command, error) {
 		Short: "Check that a driver fulfills its contract",
 		Long: `Check that a driver fulfills its contract, with machines of a class at the real provider.
 
-Each rule of the contract has a number; docs/conformance.md lists them. The checks create
+Each rule of the contract has a number; docs/drivers/conformance.md lists them. The checks create
 machines, at most four at a time, and delete them again, also after Ctrl-C. Their names begin
 with "` + conformance.Prefix + `". Other machines are not touched. Machines that could not be deleted are listed.
 
@@ -198,7 +198,7 @@ func (f *flags) report(cmd *cobra.Command, provider conformance.Provider, option
 	return errors.Join(f.print(report, cmd.OutOrStdout()), unwritten)
 }
 
-var errNoRule = errors.New("--run, --skip: no rule matches; docs/conformance.md lists the rules")
+var errNoRule = errors.New("--run, --skip: no rule matches; docs/drivers/conformance.md lists the rules")
 
 var (
 	errBroken      = errors.New("the driver breaks rules of its contract; the report lists them")

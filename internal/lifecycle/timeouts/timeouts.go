@@ -158,7 +158,7 @@ var (
 	slow = Doubling(3*time.Minute, 30*time.Minute)
 )
 
-// Backoff returns the back-off for an error code of a method, according to the table in docs/error-codes.md.
+// Backoff returns the back-off for an error code of a method, according to the table in docs/reference/error-codes.md.
 func (p Policy) Backoff(method Method, code codes.Code) wait.Backoff {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.PermissionDenied, codes.FailedPrecondition, codes.Unimplemented:

@@ -9,5 +9,5 @@
 // Millwright manager with the simulated driver.
 //
 // TestMillwrightMachine_BecomesVirtualMachine starts its own "millwright up", and follows the instructions of
-// docs/cluster-api.md for one host: its nodes are guests of QEMU.
+// docs/get-started/cluster-api.md for one host: its nodes are guests of QEMU.
 package capi

@@ -175,7 +175,7 @@ func (h *vmHarness) manager() *program.Process {
 	return p
 }
 
-// declare runs the commands of docs/cluster-api.md.
+// declare runs the commands of docs/get-started/cluster-api.md.
 func (h *vmHarness) declare() {
 	h.t.Helper()
 	if out, err := h.typeBlock("bootstrap-token-"); err != nil {
@@ -189,10 +189,10 @@ func (h *vmHarness) approve(g gomega.Gomega) {
 	g.Expect(err).NotTo(gomega.HaveOccurred(), string(out))
 }
 
-// typeBlock runs the block of docs/cluster-api.md with a marker.
+// typeBlock runs the block of docs/get-started/cluster-api.md with a marker.
 func (h *vmHarness) typeBlock(mark string) ([]byte, error) {
 	h.t.Helper()
-	page, err := os.ReadFile(filepath.Join(h.root, "docs", "cluster-api.md"))
+	page, err := os.ReadFile(filepath.Join(h.root, "docs", "get-started", "cluster-api.md"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func (h *vmHarness) typeBlock(mark string) ([]byte, error) {
 		shell.Env = append(os.Environ(), "KUBECONFIG="+h.path(".millwright/kubeconfig"), "PATH="+h.kubectl+":"+os.Getenv("PATH"))
 		return shell.CombinedOutput()
 	}
-	h.t.Fatalf("no block of docs/cluster-api.md has %s", mark)
+	h.t.Fatalf("no block of docs/get-started/cluster-api.md has %s", mark)
 	return nil, nil
 }
 

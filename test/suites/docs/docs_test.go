@@ -23,7 +23,7 @@ import (
 )
 
 // pages run in this order, as if by one user in one cluster.
-var pages = []string{"machine.md", "machineset.md", "machinedeployment.md", "driver-sim.md", "faq.md"}
+var pages = []string{"tasks/machine.md", "tasks/machineset.md", "tasks/machinedeployment.md", "drivers/sim.md", "tasks/faq.md"}
 
 // waitTimeout limits operations that take seconds.
 const waitTimeout = env.WaitTimeout
@@ -44,14 +44,14 @@ func TestDocs_CommandsWork(t *testing.T) {
 	place := newPlace(t)
 	place.up()
 	t.Run("examples", place.examples)
-	t.Run("admission.md", place.refuses)
+	t.Run("tasks/admission.md", place.refuses)
 	for _, page := range pages {
 		t.Run(page, func(t *testing.T) {
 			place.run(t, page)
 			place.isEmpty(t)
 		})
 	}
-	t.Run("from-mcm.md", place.migrate)
+	t.Run("get-started/from-mcm.md", place.migrate)
 }
 
 // place is a directory like a checkout: with bin/, examples/, and local mode in .millwright.

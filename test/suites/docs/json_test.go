@@ -18,11 +18,7 @@ func TestDocs_JSONIsNotEditedByLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(all) == 0 {
-		t.Fatalf("%d pages, %v", len(all), err)
-	}
-	for _, page := range all {
+	for _, page := range userPages(t, root) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -55,7 +55,7 @@ func (p *place) migrate(t *testing.T) {
 	t.Setenv("IMAGE", ourImage)
 	t.Setenv("DRIVER", "sim")
 	t.Setenv("POOL", "pool")
-	p.run(t, "from-mcm.md")
+	p.run(t, "get-started/from-mcm.md")
 
 	vms, err := cloud.VMs()
 	must(t, err)

@@ -28,7 +28,7 @@ func TestDocs_ThreatsHaveTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	contributing := filepath.Join(root, "docs", "contributing")
-	threats, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	threats, err := os.ReadFile(filepath.Join(contributing, "threat-model.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestDocs_ThreatsHaveTests(t *testing.T) {
 	}
 	for key, tests := range tested {
 		if _, found := model[key]; !found && key.heading != fixed {
-			t.Errorf("docs/security.md has no row %q below %q", key.cell, key.heading)
+			t.Errorf("docs/contributing/threat-model.md has no row %q below %q", key.cell, key.heading)
 		}
 		if !proof.MatchString(tests) && !strings.HasPrefix(tests, unproven) {
 			t.Errorf("no test is named for %q below %q", key.cell, key.heading)

@@ -21,9 +21,9 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestClusterAPI_Quickstart runs the commands of docs/cluster-api-quickstart.md: a control plane by kubeadm and a
-// worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reachable. A worker
-// that fails is replaced. In the end, everything is deleted.
+// TestClusterAPI_Quickstart runs the commands of docs/get-started/cluster-api-quickstart.md: a control plane by
+// kubeadm and a worker, both virtual machines, become Ready behind the load balancer. A Pod runs and is reachable. A
+// worker that fails is replaced. In the end, everything is deleted.
 func TestClusterAPI_Quickstart(t *testing.T) {
 	tier.All(t)
 	builtGuest(t, "guest-kubeadm")
@@ -107,7 +107,7 @@ func newQuickstart(t *testing.T) *quickstart {
 		t.Fatal(err)
 	}
 	q := &quickstart{T: t, root: root}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "cluster-api-quickstart.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "get-started", "cluster-api-quickstart.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestMetrics_PageMatchesList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

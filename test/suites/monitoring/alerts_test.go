@@ -65,18 +65,18 @@ func alerts(t *testing.T) map[string]rulefmt.Rule {
 // TestAlerts_MetricsExist checks that the expressions refer to existing metrics and labels, and that the page lists
 // the alerts.
 func TestAlerts_MetricsExist(t *testing.T) {
-	known, page := list(t), string(read(t, "docs", "metrics.md"))
+	known, page := list(t), string(read(t, "docs", "reference", "metrics.md"))
 	for name, rule := range alerts(t) {
 		if _, err := parse(known, rule.Expr); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		row := fmt.Sprintf("| `%s` | %s | ", name, rule.Labels["severity"])
 		if !strings.Contains(page, row) {
-			t.Errorf("docs/metrics.md has no row %q", row)
+			t.Errorf("docs/reference/metrics.md has no row %q", row)
 		}
 	}
 	if rows := strings.Count(page, "| warning |") + strings.Count(page, "| critical |"); rows != len(alerts(t)) {
-		t.Errorf("docs/metrics.md has %d alerts", rows)
+		t.Errorf("docs/reference/metrics.md has %d alerts", rows)
 	}
 }
 

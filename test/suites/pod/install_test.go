@@ -60,8 +60,8 @@ components:
 `
 )
 
-// install applies the manifests for both clusters, which are one here, as docs/install.md describes. Another test
-// checks that the chart contains the same objects.
+// install applies the manifests for both clusters, which are one here, as docs/get-started/install.md describes.
+// Another test checks that the chart contains the same objects.
 func (p *place) install() {
 	p.Helper()
 	p.apply("one-pod", withinOverlay)

@@ -86,7 +86,7 @@ func TestReleasePage_InstallsWithoutSources(t *testing.T) {
 	t.Logf("the whole demo took %s:\n%s", time.Since(begin), out)
 }
 
-// isSigned verifies the release with the commands of docs/release.md.
+// isSigned verifies the release with the commands of docs/contributing/release.md.
 func (p *page) isSigned() {
 	p.t.Helper()
 	verify := func() (string, error) {

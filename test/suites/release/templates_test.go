@@ -136,7 +136,7 @@ func driverTakes(t *testing.T, flavor string) {
 func TestTemplates_VariablesAreDocumented(t *testing.T) {
 	tier.All(t)
 	p := newPlace(t)
-	text, err := os.ReadFile(filepath.Join(root(t), "docs", "release.md"))
+	text, err := os.ReadFile(filepath.Join(root(t), "docs", "get-started", "clusterctl.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func newRestore(t *testing.T) *restoring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "backup-and-restore.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "tasks", "backup-and-restore.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

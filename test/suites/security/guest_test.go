@@ -289,7 +289,7 @@ func TestGuest_CannotRemoveTemplateLabels(t *testing.T) {
 		t.Errorf("the template is lost: labels %v, taints %v", node.Labels, node.Spec.Taints)
 	}
 	if hasTaint(node, theirs) {
-		t.Errorf("a taint of others stays: correct docs/security.md. Taints %v", node.Spec.Taints)
+		t.Errorf("a taint of others stays: correct docs/contributing/threat-model.md. Taints %v", node.Spec.Taints)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 	NotFound Verdict = "NotFound"
 )
 
-// Cause is the kind of a finding. Causes are part of the API, and are never renamed. docs/explain.md describes
+// Cause is the kind of a finding. Causes are part of the API, and are never renamed. docs/tasks/explain.md describes
 // them. Causes that controllers annotate on events have the same names there.
 type Cause string
 
