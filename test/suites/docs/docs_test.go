@@ -44,6 +44,7 @@ func TestDocs_CommandsWork(t *testing.T) {
 	place := newPlace(t)
 	place.up()
 	t.Run("examples", place.examples)
+	t.Run("README.md", place.readme)
 	t.Run("tasks/admission.md", place.refuses)
 	for _, page := range pages {
 		t.Run(page, func(t *testing.T) {
@@ -115,6 +116,22 @@ func (p *place) run(t *testing.T, page string) {
 	if len(found) == 0 {
 		t.Fatalf("%s has no commands", page)
 	}
+	p.runBlocks(t, page, found...)
+}
+
+// readme runs the commands of the README that create a pool. Those before them start the cluster, as up does here.
+func (p *place) readme(t *testing.T) {
+	found := blocks([]byte(read(t, filepath.Join(p.root, "README.md"))))
+	if len(found) != 2 || !strings.HasSuffix(found[0], "bin/millwright up\n") {
+		t.Fatalf("the README has the commands %q, want those that start a cluster, and those that create a pool", found)
+	}
+	p.runBlocks(t, "README.md", found[1], "kubectl delete -f .millwright/examples/pool.yaml --timeout=2m\n"+
+		"kubectl wait machines -l name=pool --for=delete --timeout=2m\n")
+	p.isEmpty(t)
+}
+
+func (p *place) runBlocks(t *testing.T, page string, found ...string) {
+	t.Helper()
 	for _, block := range found {
 		ctx, cancel := context.WithTimeout(t.Context(), blockTimeout)
 		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)

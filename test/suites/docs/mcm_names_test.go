@@ -61,7 +61,7 @@ func TestDocs_NamesOfMCM(t *testing.T) {
 	if diff := cmp.Diff(recorded, claimed); diff != "" {
 		t.Errorf("MCM's names (-) and those on the page (+):\n%s", diff)
 	}
-	constants := apiConstants(t, root)
+	constants := apiConstants(t, root, "api/machine/v1alpha1")
 	all := allPages(t, root)
 	for kind, names := range claimed {
 		pattern, isAPI := ofAPI[kind]
@@ -132,6 +132,40 @@ func recordedNames(t *testing.T) map[string][]string {
 	return recorded
 }
 
+// TestDocs_NamesAreInReference checks that the reference lists each constant of our APIs that users see.
+func TestDocs_NamesAreInReference(t *testing.T) {
+	root, err := env.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := filepath.Join(root, "docs", "reference")
+	keys := read(t, filepath.Join(reference, "labels-and-annotations.md"))
+	reasons := read(t, filepath.Join(reference, "events-and-conditions.md"))
+	for _, kind := range []struct {
+		page, name, directory string
+		constants             *regexp.Regexp
+		atLeast               int
+	}{
+		{keys, "labels-and-annotations.md", "api/machine/v1alpha1", regexp.MustCompile(`^(Finalizer|Lease|NodeLabelKey|LabelKey|AnnotationKey|TaintKey)`), 50},
+		{keys, "labels-and-annotations.md", "api/machine/legacy", regexp.MustCompile(`^Annotation`), 3},
+		{keys, "labels-and-annotations.md", "api/vm/v1alpha1", regexp.MustCompile(`^(Finalizer|Label|Annotation|HostKey)`), 15},
+		{keys, "labels-and-annotations.md", "api/infrastructure/v1alpha1", regexp.MustCompile(`Finalizer$|^Annotation`), 8},
+		{reasons, "events-and-conditions.md", "api/machine/v1alpha1", regexp.MustCompile(`^(EventAnnotation|Cause|Step|DeploymentReason|MachineSetReason|MachineDeploymentConditionType|MachineSetConditionType)`), 60},
+		{reasons, "events-and-conditions.md", "api/vm/v1alpha1", regexp.MustCompile(`^(Condition|Reason)[A-Z]`), 20},
+		{reasons, "events-and-conditions.md", "api/infrastructure/v1alpha1", regexp.MustCompile(`^(Condition|Reason)[A-Z]`), 40},
+	} {
+		names := apiConstants(t, root, kind.directory)(kind.constants)
+		if len(names) < kind.atLeast {
+			t.Errorf("%s has %d names: %q", kind.directory, len(names), names)
+		}
+		for _, name := range names {
+			if !strings.Contains(kind.page, "`"+name+"`") {
+				t.Errorf("docs/reference/%s does not list %s of %s", kind.name, name, kind.directory)
+			}
+		}
+	}
+}
+
 // allPages returns the text of all pages for users.
 func allPages(t *testing.T, root string) string {
 	t.Helper()
@@ -142,8 +176,8 @@ func allPages(t *testing.T, root string) string {
 	return all.String()
 }
 
-// apiConstants returns a function that returns the values of the string constants of the API whose name or type matches.
-func apiConstants(t *testing.T, root string) func(*regexp.Regexp) []string {
+// apiConstants returns a function that returns the values of the string constants of an API whose name or type matches.
+func apiConstants(t *testing.T, root, directory string) func(*regexp.Regexp) []string {
 	t.Helper()
 	values := map[string]map[string]bool{} // by name and by type
 	add := func(key, value string) {
@@ -152,7 +186,7 @@ func apiConstants(t *testing.T, root string) func(*regexp.Regexp) []string {
 		}
 		values[key][value] = true
 	}
-	for _, file := range parsed(t, root, "api/machine/v1alpha1") {
+	for _, file := range parsed(t, root, directory) {
 		ast.Inspect(file, func(node ast.Node) bool {
 			spec, ok := node.(*ast.ValueSpec)
 			if !ok {
