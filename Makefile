@@ -20,10 +20,10 @@ export CGO_ENABLED := 0
 CAPI_VERSIONS := v1.7.1 v1.13.6 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image test/suites/chart test/suites/monitoring tools $(CAPI_VERSIONS:%=test/suites/capi/%)
+MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image hack/site test/suites/chart test/suites/monitoring tools $(CAPI_VERSIONS:%=test/suites/capi/%)
 # Modules whose tests run and that the linters check. controlplane and guest/full/programs are left out: they
 # contain only small main packages on top of Kubernetes and containerd, and building them checks them.
-CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image test/suites/chart test/suites/monitoring
+CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image hack/site test/suites/chart test/suites/monitoring
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
@@ -346,6 +346,14 @@ MAN := bin/man
 .PHONY: man
 man: ## Write manual pages of all commands to bin/man (MAN=DIRECTORY; SOURCE_DATE_EPOCH sets their date)
 	go run ./hack/clireference -man '$(MAN)'
+
+SITE := bin/site
+.PHONY: docs
+docs: ## Build the documentation as a site, and check its links (SITE=DIRECTORY; the first build compiles Hugo: minutes)
+	@content=$$(mktemp -d); trap 'rm -rf "$$content"' EXIT; \
+	go -C hack/site run . prepare '$(CURDIR)/docs' "$$content"; \
+	go -C hack/site tool hugo --quiet --noBuildLock --contentDir "$$content" --destination '$(abspath $(SITE))' --cleanDestinationDir; \
+	go -C hack/site run . check '$(abspath $(SITE))'
 
 .PHONY: tidy
 tidy: ## Run go mod tidy in every module

@@ -38,7 +38,7 @@ func TestDocs_DependenciesHaveReasons(t *testing.T) {
 		listed = append(listed, row[1])
 	}
 	var required []string
-	for _, module := range []string{"go.mod", "api/go.mod", "client/go.mod", "compat/mcm/go.mod", "examples/mcm-provider/go.mod", "hack/image/go.mod", "test/suites/chart/go.mod", "test/suites/monitoring/go.mod"} {
+	for _, module := range []string{"go.mod", "api/go.mod", "client/go.mod", "compat/mcm/go.mod", "examples/mcm-provider/go.mod", "hack/image/go.mod", "hack/site/go.mod", "test/suites/chart/go.mod", "test/suites/monitoring/go.mod"} {
 		required = append(required, direct(read(module))...)
 	}
 	slices.Sort(required)
