@@ -3,8 +3,9 @@
 #
 #   hack/programs.sh DIRECTORY VERSION [PLATFORM...]
 #
-# The files are written to DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64; the default is the platform of this
-# machine. The caller's settings have no effect: the same sources and compiler result in the same files.
+# The files are written to DIRECTORY. A PLATFORM is linux/amd64 or linux/arm64, or darwin/amd64 or darwin/arm64 for the
+# commands that only use a cluster. The default is the platform of this machine. The caller's settings have no effect:
+# the same sources and compiler result in the same files.
 #
 # Environment:
 #   MILLWRIGHT_ARCHIVES  checksums of the archives of the same release, which only programs for linux/amd64 can use:
@@ -21,9 +22,9 @@ export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 
 if ((${#platforms[@]} == 0)); then platforms=("linux/$(go env GOHOSTARCH)"); fi
 for platform in "${platforms[@]}"; do
 	case $platform in
-	linux/amd64 | linux/arm64) ;;
+	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
 	*)
-		echo "programs: unsupported platform $platform; use linux/amd64 or linux/arm64" >&2
+		echo "programs: unsupported platform $platform; use linux/amd64, linux/arm64, darwin/amd64 or darwin/arm64" >&2
 		exit 1
 		;;
 	esac

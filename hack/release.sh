@@ -13,7 +13,8 @@
 # Environment:
 #   SIGNING_KEY        file with a private ECDSA key (PEM), with which SHA256SUMS is signed; default: no signature
 #   RELEASE_URL        URL of the directory of all releases; default: GitHub's
-#   RELEASE_PLATFORMS  platforms of the programs; default: "linux/amd64 linux/arm64"
+#   RELEASE_PLATFORMS  platforms of the programs; default: "linux/amd64 linux/arm64 darwin/amd64 darwin/arm64".
+#                      They must contain that of this machine
 #   RELEASE_GUESTS     guests to include; default: "guest guest-full"
 #   SOURCE_DATE_EPOCH  time of all files in seconds since 1970; default: time of the commit
 set -euo pipefail
@@ -23,7 +24,7 @@ image=${3:?container image is required} hypervisor_image=${4:?image of hyperviso
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 project=https://github.com/millwright-dev/millwright
 url=${RELEASE_URL:-$project/releases/download}
-read -ra platforms <<<"${RELEASE_PLATFORMS-linux/amd64 linux/arm64}"
+read -ra platforms <<<"${RELEASE_PLATFORMS-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}"
 read -ra guests <<<"${RELEASE_GUESTS-guest guest-full}"
 
 log() { echo "release: $*" >&2; }
@@ -101,7 +102,7 @@ programs() {
 		log "packing the program for $platform"
 		cp "$scratch/programs/${platform//\//-}" "$files/millwright"
 		pack "millwright_${number}_${platform//\//_}.tar.gz" "$files"
-		packages "${platform#*/}" "$files"
+		if [[ $platform == linux/* ]]; then packages "${platform#*/}" "$files"; fi
 	done
 }
 
@@ -115,11 +116,14 @@ packages() {
 }
 
 images() {
-	local kind
+	local kind platform linux=()
+	for platform in "${platforms[@]}"; do
+		if [[ $platform == linux/* ]]; then linux+=("$platform"); fi
+	done
 	for kind in image hypervisor-image; do
 		log "building the $kind"
 		if [[ $kind == image ]]; then
-			MILLWRIGHT_ARCHIVES=$sums "$repository/hack/image.sh" "$scratch/$kind" "$version" "$image" "${platforms[@]}" >&2
+			MILLWRIGHT_ARCHIVES=$sums "$repository/hack/image.sh" "$scratch/$kind" "$version" "$image" "${linux[@]}" >&2
 		else
 			MILLWRIGHT_ARCHIVES=$sums "$repository/hack/image.sh" --hypervisor "$scratch/$kind" "$version" "$hypervisor_image" >&2
 			bill "$scratch/$kind.sbom" millwright-hypervisor

@@ -15,10 +15,10 @@ type Process struct {
 }
 
 // Start starts the command. When this process terminates, the kernel sends parentDeathSignal to the child; 0
-// means no signal. The child is the leader of a new session, so that Ctrl-C in a terminal does not reach it.
-// Start sets SysProcAttr of the command.
+// means no signal. Systems other than Linux send none. The child is the leader of a new session, so that Ctrl-C in
+// a terminal does not reach it. Start sets SysProcAttr of the command.
 func Start(command *exec.Cmd, parentDeathSignal syscall.Signal) (*Process, error) {
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: parentDeathSignal}
+	command.SysProcAttr = attributes(parentDeathSignal)
 	p := &Process{command: command, ended: make(chan struct{})}
 	started := make(chan error)
 	go p.run(started)

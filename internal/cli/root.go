@@ -9,7 +9,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/autoscaler"
-	"github.com/millwright-dev/millwright/internal/cli/cluster"
 	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/cli/instance"
@@ -19,7 +18,6 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/program"
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
-	"github.com/millwright-dev/millwright/internal/cli/vmcontroller"
 	"github.com/millwright-dev/millwright/internal/local/archives"
 )
 
@@ -85,10 +83,10 @@ happen or does not exist; 2 for invalid arguments.`,
 		}
 		root.AddCommand(commands...)
 	}
-	add(groupLocal, cluster.NewUp(release), cluster.NewDown(), cluster.NewStatus(), cluster.NewDemo(release), cluster.NewHostrunner())
+	add(groupLocal, localCommands(release)...)
 	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New())
-	add(groupVMs, vm.New(), vm.NewHypervisor(), vm.NewDiskServer())
-	add(groupRun, append(managerCommands(), vmcontroller.New(), autoscaler.New(), loadbalancer.New())...)
+	add(groupVMs, append([]*cobra.Command{vm.New()}, hypervisorCommands()...)...)
+	add(groupRun, append(managerCommands(), newVMController(), autoscaler.New(), loadbalancer.New())...)
 	add(groupDrivers, must(instance.New(drivers.Kinds)), newManageVM(), newConformance())
 	add(groupOther, newVersionCommand(version))
 	root.SetHelpCommand(newHelpCommand())

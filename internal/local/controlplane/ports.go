@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,7 +178,13 @@ func (r *reservations) freePort() (int, error) {
 // binding: that only fails if a process listens, and not because of connections of an earlier run, which wait
 // for late packets.
 func reserve(port int, shared bool) (socket int, err error) {
-	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	// Not all systems can create a socket that programs do not inherit in one step.
+	syscall.ForkLock.RLock()
+	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(socket)
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return 0, err
 	}
