@@ -304,6 +304,10 @@ RELEASE_IMAGE ?= millwright-dev/millwright
 release: ## Write all files of a release page (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY SIGNING_KEY=FILE; cached; minutes)
 	@hack/release.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
+.PHONY: push
+push: ## Push the images and the chart of a release page to the registry of RELEASE_IMAGE (variables of release)
+	@hack/push.sh bin/release '$(VERSION)' '$(RELEASE_IMAGE)' '$(RELEASE_HYPERVISOR_IMAGE)'
+
 .PHONY: clusterctl
 clusterctl: ## Write only the provider's files for clusterctl, and bills of materials (VERSION=v0.1.0 RELEASE_IMAGE=REPOSITORY)
 	@hack/clusterctl.sh bin/clusterctl '$(VERSION)' '$(RELEASE_IMAGE)' $(or $(IMAGE_PLATFORMS),linux/$(shell go env GOHOSTARCH))
@@ -322,7 +326,7 @@ hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian package
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the reference of commands, and the page of guards
+generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the reference of commands, and the pages of guards and supported versions
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
@@ -341,6 +345,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 	cp config/policy/*.yaml charts/millwright/files/policy/
 	go run ./hack/clireference docs/reference/cli
 	go run ./hack/guards -page
+	go run ./hack/support docs/reference
 
 MAN := bin/man
 .PHONY: man

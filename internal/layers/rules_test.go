@@ -175,6 +175,7 @@ var rules = []rule{
 	{from: []string{"hack/openapi"}},
 	{from: []string{"hack/reliability"}},
 	{from: []string{"hack/site"}},
+	{from: []string{"hack/support"}},
 	{from: []string{"hack/record"}, may: []string{"test/support/pty"}},
 	{from: []string{"tools"}},
 	{from: []string{"internal/layers"}},
