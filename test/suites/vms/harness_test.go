@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -40,6 +41,9 @@ const (
 	joining = 10 * time.Minute // a few VMs become nodes, or recover after a crash
 )
 
+// commandFunc returns the command of a version of the program.
+type commandFunc func(ctx context.Context, args ...string) *exec.Cmd
+
 // cluster is a running "millwright up".
 type cluster struct {
 	t     *testing.T
@@ -47,6 +51,8 @@ type cluster struct {
 	flags []string
 	// environment is added to the test's environment for "up".
 	environment []string
+	// command returns the command of "up". The default is program.Command.
+	command commandFunc
 
 	client client.WithWatch
 	// images serves the guest's files.
@@ -121,10 +127,14 @@ func prepare(t *testing.T, flags ...string) *cluster {
 // start starts the cluster in its directory, and waits until it is ready.
 func (c *cluster) start() {
 	c.t.Helper()
-	command := program.Command(context.Background(), append([]string{
+	create := program.Command
+	if c.command != nil {
+		create = c.command
+	}
+	command := create(context.Background(), append([]string{
 		"up", "--dir", c.dir, "--api-port", "0", "--image-port", "0", "--image-servers", "127.0.0.1", "--unsafe-no-fsync", "--v", "1",
 	}, c.flags...)...)
-	command.Env = append(command.Env, c.environment...)
+	command.Env = append(command.Environ(), c.environment...)
 	c.process = program.StartOther(c.t, command)
 	c.eventually(soon, func(g gomega.Gomega) { g.Expect(c.process.Output.String()).To(gomega.ContainSubstring("Ready after")) })
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dir, "kubeconfig"))
