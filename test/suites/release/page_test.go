@@ -8,6 +8,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"debug/elf"
+	"debug/macho"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
@@ -33,8 +35,8 @@ type page struct {
 	dir string
 }
 
-// newPage builds a release for this platform, with the small guest only.
-func newPage(t *testing.T) *page {
+// newPage builds a release for these platforms, with the small guest only.
+func newPage(t *testing.T, version string, platforms ...string) *page {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,21 +51,30 @@ func newPage(t *testing.T) *page {
 	if err := os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), filepath.Join(root(t), "hack", "release.sh"), dir, release, image, image+"-hypervisor")
-	command.Env = append(os.Environ(), "SIGNING_KEY="+keyFile, "RELEASE_PLATFORMS=linux/amd64", "RELEASE_GUESTS=guest")
+	command := exec.CommandContext(t.Context(), filepath.Join(root(t), "hack", "release.sh"), dir, version, image, image+"-hypervisor")
+	command.Env = append(os.Environ(), "SIGNING_KEY="+keyFile, "RELEASE_PLATFORMS="+strings.Join(platforms, " "), "RELEASE_GUESTS=guest")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("hack/release.sh: %v\n%s", err, out)
 	}
-	return &page{t, filepath.Join(dir, release)}
+	return &page{t, filepath.Join(dir, version)}
 }
 
-// TestReleasePage_InstallsWithoutSources uses only the files of the page, as their users would.
-func TestReleasePage_InstallsWithoutSources(t *testing.T) {
+// TestReleasePage_IsComplete uses only the files of the page, as their users would. Its parts share one page, because building
+// it takes minutes.
+func TestReleasePage_IsComplete(t *testing.T) {
 	tier.All(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can change the root directory of a process")
 	}
-	p := newPage(t)
+	p := newPage(t, release, "linux/amd64", "linux/arm64", "darwin/arm64")
+	t.Run("installs without sources", p.installsWithoutSources)
+	t.Run("has programs for other platforms", p.hasOtherPlatforms)
+	t.Run("is pushed", p.isPushed)
+	t.Run("is adopted", func(t *testing.T) { p.isAdopted(t, newPage(t, "v0.1.1", "linux/amd64")) })
+}
+
+func (p *page) installsWithoutSources(t *testing.T) {
+	p = &page{t, p.dir}
 	p.isSigned()
 	p.namesEveryFile()
 	p.krewNamesArchives()
@@ -176,7 +187,7 @@ func (p *page) krewNamesArchives() {
 	if err := yaml.Unmarshal(p.read("millwright.krew.yaml"), &krew); err != nil {
 		p.t.Fatal(err)
 	}
-	if krew.Spec.Version != release || len(krew.Spec.Platforms) != 1 {
+	if krew.Spec.Version != release || len(krew.Spec.Platforms) != 3 {
 		p.t.Fatalf("krew's manifest has %+v", krew)
 	}
 	for _, platform := range krew.Spec.Platforms {
@@ -184,6 +195,65 @@ func (p *page) krewNamesArchives() {
 			p.t.Errorf("krew's manifest has %+v", platform)
 		}
 	}
+}
+
+// hasOtherPlatforms checks the platforms in the headers of the programs, in the archives, and in the image.
+func (p *page) hasOtherPlatforms(t *testing.T) {
+	p = &page{t, p.dir}
+	dir := t.TempDir()
+	p.shell(`cd "$2" && for name in linux_arm64 darwin_arm64; do mkdir "$name" && tar -xzf "$1/millwright_0.1.0_$name.tar.gz" -C "$name"; done
+		mkdir image && tar -xzf "$1/millwright-image_0.1.0.oci.tar.gz" -C image`, p.dir, dir)
+	isFor(t, filepath.Join(dir, "linux_arm64", "millwright"), elf.EM_AARCH64)
+	mac, err := macho.Open(filepath.Join(dir, "darwin_arm64", "millwright"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mac.Close() // nothing was written
+	if mac.Cpu != macho.CpuArm64 || mac.Type != macho.TypeExec {
+		t.Errorf("the program for darwin/arm64 is %s for %s", mac.Type, mac.Cpu)
+	}
+	if magic := p.read("millwright_0.1.0_arm64.deb")[:8]; string(magic) != "!<arch>\n" {
+		t.Errorf("the package for arm64 begins with %q", magic)
+	}
+	for platform, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		isFor(t, programOf(t, filepath.Join(dir, "image"), platform), machine)
+	}
+}
+
+// isFor checks for which architecture a program is.
+func isFor(t *testing.T, path string, machine elf.Machine) {
+	t.Helper()
+	program, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close() // nothing was written
+	if program.Machine != machine || program.Type != elf.ET_EXEC {
+		t.Errorf("%s is %s for %s", path, program.Type, program.Machine)
+	}
+}
+
+// programOf unpacks an image of a layout for one of its architectures, and returns the path of the program.
+func programOf(t *testing.T, layout, architecture string) string {
+	t.Helper()
+	var all, index struct{ Manifests []descriptor }
+	text, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromJSON(t, text, &all)
+	fromJSON(t, blob(t, layout, all.Manifests[0], "application/vnd.oci.image.index.v1+json"), &index)
+	i := slices.IndexFunc(index.Manifests, func(d descriptor) bool { return d.Platform.OS == "linux" && d.Platform.Architecture == architecture })
+	if i < 0 {
+		t.Fatalf("the image is not for %s", architecture)
+	}
+	var manifest struct{ Layers []descriptor }
+	fromJSON(t, blob(t, layout, index.Manifests[i], "application/vnd.oci.image.manifest.v1+json"), &manifest)
+	b := &builtImage{root: t.TempDir(), links: map[string]string{}}
+	for _, layer := range manifest.Layers {
+		b.unpack(t, blob(t, layout, layer, "application/vnd.oci.image.layer.v1.tar+gzip"))
+	}
+	return filepath.Join(b.root, "usr/bin/millwright")
 }
 
 // hasPackages checks the content of the Debian package. dpkg does not read the other one.
