@@ -86,8 +86,8 @@ func TestClusterAPICRD_NamesAndVersions(t *testing.T) {
 		if v := crd.Spec.Versions; len(v) != 1 || !v[0].Served || !v[0].Storage || v[0].Name != "v1alpha1" {
 			t.Errorf("%s: want v1alpha1 as the only version, served and stored", kind)
 		}
-		if !slices.Equal(names.Categories, []string{"cluster-api"}) || len(names.ShortNames) != 1 || names.ListKind != kind+"List" {
-			t.Errorf("%s: categories %v, short names %v, list kind %s", kind, names.Categories, names.ShortNames, names.ListKind)
+		if len(names.ShortNames) != 1 || names.ListKind != kind+"List" {
+			t.Errorf("%s: short names %v, list kind %s", kind, names.ShortNames, names.ListKind)
 		}
 		if status := crd.Spec.Versions[0].Subresources; (status != nil && status.Status != nil) != (kind != "MillwrightClusterTemplate") {
 			t.Errorf("%s: subresources %+v", kind, status)

@@ -57,6 +57,10 @@ func TestCRD_HasShapeOfMCM(t *testing.T) {
 		},
 		"MachineClass": {
 			Names: []string{"machineclasses", "machineclass", "mcc"},
+			Columns: []string{ // MCM has none
+				"Driver string .provider", "Size string .nodeTemplate.instanceType", "Zone string .nodeTemplate.zone", age,
+				"CPU string .nodeTemplate.capacity.cpu 1", "Memory string .nodeTemplate.capacity.memory 1", "Secret string .secretRef.name 1",
+			},
 			Required: []string{
 				".nodeTemplate.capacity", ".nodeTemplate.instanceType", ".nodeTemplate.region", ".nodeTemplate.zone",
 				".providerSpec",
@@ -81,7 +85,7 @@ func TestCRD_HasShapeOfMCM(t *testing.T) {
 // TestCRD_OfVirtualMachine checks the columns that kubectl shows, and the required fields.
 func TestCRD_OfVirtualMachine(t *testing.T) {
 	want := shape{
-		Names: []string{"virtualmachines", "virtualmachine", "vm"},
+		Names: []string{"virtualmachines", "virtualmachine", "mwvm"},
 		Columns: []string{
 			"Phase string .status.phase", `Ready string .status.conditions[?(@.type=="Ready")].status`,
 			"Node string .status.nodeName", "Address string .status.addresses[0]",
@@ -110,6 +114,88 @@ func TestCRD_IsNamespaced(t *testing.T) {
 		if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
 			t.Errorf("%s: scope %s", kind, crd.Spec.Scope)
 		}
+	}
+}
+
+// TestCRD_CategoriesAreNotNames checks the categories, and that no kind has the name of one: kubectl looks for
+// categories first, so "kubectl delete machines NAME" would concern all kinds of a category "machines".
+func TestCRD_CategoriesAreNotNames(t *testing.T) {
+	all := readCRDs(t)
+	maps.Copy(all, legacyCRDs(t))
+	names := map[string]string{}
+	for kind, crd := range all {
+		of := crd.Spec.Names
+		for _, name := range append([]string{of.Plural, of.Singular}, of.ShortNames...) {
+			if other := names[name]; other != "" {
+				t.Errorf("%s and %s have the name %s", kind, other, name)
+			}
+			names[name] = kind
+		}
+	}
+	want := map[string][]string{
+		"machine.sapcloud.io":       {"mcm", "millwright"},
+		"vm.metropolis.monogon.dev": {"millwright"},
+		infrastructureGroup:         {"cluster-api", "millwright"},
+	}
+	for kind, crd := range all {
+		if diff := cmp.Diff(want[crd.Spec.Group], crd.Spec.Names.Categories); diff != "" {
+			t.Errorf("categories of %s (-want +got):\n%s", kind, diff)
+		}
+		for _, category := range crd.Spec.Names.Categories {
+			if other := names[category]; other != "" {
+				t.Errorf("%s is a category of %s, and a name of %s", category, kind, other)
+			}
+		}
+	}
+	for _, name := range []string{"vm", "vms", "vmi", "vmis"} {
+		if kind := names[name]; kind != "" {
+			t.Errorf("%s has the short name %s, which KubeVirt uses", kind, name)
+		}
+	}
+}
+
+// openValues are the values of fields whose schemas accept any text, as MCM's do.
+var openValues = map[string][]string{
+	"Machine .status.currentStatus.phase": {
+		"Pending", "Available", "Running", "Terminating", "Unknown", "Failed", "CrashLoopBackOff", "InPlaceUpdating",
+		"InPlaceUpdateSuccessful", "InPlaceUpdateFailed",
+	},
+	"Machine .status.lastOperation.state":                              {"Processing", "Failed", "Successful"},
+	"Machine .status.lastOperation.type":                               {"Create", "Update", "InPlaceUpdate", "DrainNode", "HealthCheck", "Delete"},
+	"MachineSet .status.machineSetCondition[].type":                    {"ReplicaFailure", "Frozen", "SelectorOverlap"},
+	"MachineSet .status.machineSetCondition[].status":                  {"True", "False", "Unknown"},
+	"MachineDeployment .spec.strategy.type":                            {"Recreate", "RollingUpdate", "InPlaceUpdate"},
+	"MachineDeployment .spec.strategy.inPlaceUpdate.orchestrationType": {"Auto", "Manual"},
+	"MachineDeployment .status.conditions[].status":                    {"True", "False", "Unknown"},
+	"MachineDeployment .status.conditions[].type": {
+		"Available", "Progressing", "ReplicaFailure", "Frozen", "SelectorOverlap", "SetReleased", "RollbackRefused",
+	},
+	"VirtualMachine .status.conditions": {
+		"Ready", "Scheduled", "StorageLocking", "Migrating", "LiveMigratable", "HypervisorCurrent", "RestartNeeded", "Fenced", "DisksServed",
+	},
+}
+
+// TestCRD_DescriptionsNameTheValues checks that "kubectl explain" names each value of a field that has a closed set of them.
+func TestCRD_DescriptionsNameTheValues(t *testing.T) {
+	found := 0
+	for kind, crd := range readCRDs(t) {
+		walk(schemaOf(crd), "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+			values, open := openValues[kind+" "+path]
+			if open {
+				found++
+			}
+			for _, value := range schema.Enum {
+				values = append(values, strings.Trim(string(value.Raw), `"`))
+			}
+			for _, value := range values {
+				if !strings.Contains(schema.Description, value) {
+					t.Errorf("the description of %s %s does not name %s: %s", kind, path, value, schema.Description)
+				}
+			}
+		})
+	}
+	if found != len(openValues) {
+		t.Errorf("%d of the %d fields exist", found, len(openValues))
 	}
 }
 

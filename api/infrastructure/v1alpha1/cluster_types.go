@@ -12,7 +12,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:resource:path=millwrightclusters,scope=Namespaced,categories=cluster-api,shortName=mwc
+// +kubebuilder:resource:path=millwrightclusters,scope=Namespaced,categories={cluster-api,millwright},shortName=mwc
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`,description="Cluster that this infrastructure belongs to"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether machines can be created"
@@ -167,7 +167,7 @@ type MillwrightClusterStatus struct {
 // +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
-// +kubebuilder:resource:path=millwrightclustertemplates,scope=Namespaced,categories=cluster-api,shortName=mwct
+// +kubebuilder:resource:path=millwrightclustertemplates,scope=Namespaced,categories={cluster-api,millwright},shortName=mwct
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
 type MillwrightClusterTemplate struct {

@@ -12,7 +12,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories=cluster-api,shortName=mwm
+// +kubebuilder:resource:path=millwrightmachines,scope=Namespaced,categories={cluster-api,millwright},shortName=mwm
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || self.spec.driver == oldSelf.spec.driver",message="cannot be changed once the VM exists: the driver could no longer find it",fieldPath=".spec.driver"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.providerID) || (has(self.spec.credentialsSecretRef) == has(oldSelf.spec.credentialsSecretRef) && (!has(self.spec.credentialsSecretRef) || self.spec.credentialsSecretRef == oldSelf.spec.credentialsSecretRef))",message="cannot be changed once the VM exists: the driver could no longer find it",fieldPath=".spec.credentialsSecretRef"
@@ -134,7 +134,7 @@ type NodeTemplate struct {
 	// Zone of the node. If the machine has a failure domain, that is used instead.
 	// +optional
 	Zone string `json:"zone,omitempty"`
-	// Architecture of the node's processor.
+	// Architecture of the node's processor: "amd64", "arm64", "s390x" or "ppc64le".
 	// +optional
 	Architecture Architecture `json:"architecture,omitempty"`
 	// OperatingSystem of the node.
@@ -193,7 +193,7 @@ type Initialization struct {
 
 // MachineAddress is an address of a VM.
 type MachineAddress struct {
-	// Type of the address.
+	// Type of the address: "Hostname", "ExternalIP", "InternalIP", "ExternalDNS" or "InternalDNS".
 	// +kubebuilder:validation:Enum=Hostname;ExternalIP;InternalIP;ExternalDNS;InternalDNS
 	Type corev1.NodeAddressType `json:"type"`
 	// Address is the IP address or DNS name.
@@ -209,7 +209,7 @@ type MachineAddress struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
-// +kubebuilder:resource:path=millwrightmachinetemplates,scope=Namespaced,categories=cluster-api,shortName=mwmt
+// +kubebuilder:resource:path=millwrightmachinetemplates,scope=Namespaced,categories={cluster-api,millwright},shortName=mwmt
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta1=v1alpha1","cluster.x-k8s.io/v1beta2=v1alpha1"}
 // +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.spec.template.spec.driver`,description="Driver that creates the VMs"
 // +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.status.capacity.cpu`,description="CPUs of a node"
@@ -276,7 +276,7 @@ type MillwrightMachineTemplateStatus struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type NodeInfo struct {
-	// Architecture of the node's processor.
+	// Architecture of the node's processor: "amd64", "arm64", "s390x" or "ppc64le".
 	// +optional
 	Architecture Architecture `json:"architecture,omitempty"`
 	// OperatingSystem of the node.

@@ -8,6 +8,7 @@ import (
 // AlicloudMachineClass describes VMs of Alibaba Cloud.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:categories={mcm,millwright}
 // +kubebuilder:printcolumn:name="Instance Type",type=string,JSONPath=`.spec.instanceType`
 // +kubebuilder:printcolumn:name="Region",type=string,JSONPath=`.spec.region`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -8,6 +8,7 @@ import (
 // AWSMachineClass describes VMs of AWS.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:categories={mcm,millwright}
 // +kubebuilder:printcolumn:name="Machine Type",type=string,JSONPath=`.spec.machineType`
 // +kubebuilder:printcolumn:name="AMI",type=string,JSONPath=`.spec.ami`
 // +kubebuilder:printcolumn:name="Region",type=string,JSONPath=`.spec.region`,priority=1

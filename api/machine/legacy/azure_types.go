@@ -8,6 +8,7 @@ import (
 // AzureMachineClass describes VMs of Azure.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:categories={mcm,millwright}
 // +kubebuilder:printcolumn:name="VM Size",type=string,JSONPath=`.spec.properties.hardwareProfile.vmSize`
 // +kubebuilder:printcolumn:name="Location",type=string,JSONPath=`.spec.location`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

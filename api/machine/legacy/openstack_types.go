@@ -8,6 +8,7 @@ import (
 // OpenStackMachineClass describes VMs of OpenStack.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:categories={mcm,millwright}
 // +kubebuilder:printcolumn:name="Flavor",type=string,JSONPath=`.spec.flavorName`
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.imageName`
 // +kubebuilder:printcolumn:name="Region",type=string,JSONPath=`.spec.region`,priority=1

@@ -8,6 +8,7 @@ import (
 // PacketMachineClass describes machines of Packet.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:resource:categories={mcm,millwright}
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PacketMachineClass struct {
 	metav1.TypeMeta `json:",inline"`

@@ -9,7 +9,7 @@ import (
 //
 // +genclient
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=mc
+// +kubebuilder:resource:shortName=mc,categories={mcm,millwright}
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.currentStatus.phase`,description="Phase of the machine"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"

@@ -13,7 +13,14 @@ const MachineClassKind = "MachineClass"
 //
 // +genclient
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=mcc
+// +kubebuilder:resource:shortName=mcc,categories={mcm,millwright}
+// +kubebuilder:printcolumn:name="Driver",type=string,JSONPath=`.provider`,description="Name of the driver"
+// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.nodeTemplate.instanceType`,description="Instance type of the nodes"
+// +kubebuilder:printcolumn:name="Zone",type=string,JSONPath=`.nodeTemplate.zone`,description="Zone of the nodes"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since the object was created"
+// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.nodeTemplate.capacity.cpu`,description="CPUs of a node",priority=1
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.nodeTemplate.capacity.memory`,description="Memory of a node",priority=1
+// +kubebuilder:printcolumn:name="Secret",type=string,JSONPath=`.secretRef.name`,description="Secret with the user data",priority=1
 type MachineClass struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

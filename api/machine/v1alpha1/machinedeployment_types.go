@@ -12,7 +12,7 @@ import (
 // +genclient:method=GetScale,verb=get,subresource=scale,result=k8s.io/api/autoscaling/v1.Scale
 // +genclient:method=UpdateScale,verb=update,subresource=scale,input=k8s.io/api/autoscaling/v1.Scale,result=k8s.io/api/autoscaling/v1.Scale
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=mcd
+// +kubebuilder:resource:shortName=mcd,categories={mcm,millwright}
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.readyReplicas`,description="Number of machines whose node is healthy"
@@ -389,9 +389,10 @@ const (
 
 // MachineDeploymentCondition is a condition of a deployment.
 type MachineDeploymentCondition struct {
-	// Type of the condition.
+	// Type of the condition: "Available", "Progressing", "ReplicaFailure", "Frozen", "SelectorOverlap",
+	// "SetReleased" or "RollbackRefused".
 	Type MachineDeploymentConditionType `json:"type"`
-	// Status of the condition.
+	// Status of the condition: "True", "False" or "Unknown".
 	Status ConditionStatus `json:"status"`
 	// LastUpdateTime is when the condition was last written.
 	// +optional

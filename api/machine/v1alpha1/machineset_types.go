@@ -10,7 +10,7 @@ import (
 // +genclient:method=GetScale,verb=get,subresource=scale,result=k8s.io/api/autoscaling/v1.Scale
 // +genclient:method=UpdateScale,verb=update,subresource=scale,input=k8s.io/api/autoscaling/v1.Scale,result=k8s.io/api/autoscaling/v1.Scale
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:shortName=mcs
+// +kubebuilder:resource:shortName=mcs,categories={mcm,millwright}
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.spec.replicas`,description="Number of desired machines"
@@ -135,9 +135,9 @@ const MachineSetReasonOvershoot = "OverShootingReplicaCount"
 
 // MachineSetCondition is a condition of a set.
 type MachineSetCondition struct {
-	// Type of the condition.
+	// Type of the condition: "ReplicaFailure", "Frozen" or "SelectorOverlap".
 	Type MachineSetConditionType `json:"type"`
-	// Status of the condition.
+	// Status of the condition: "True", "False" or "Unknown".
 	Status ConditionStatus `json:"status"`
 	// LastTransitionTime is when the status last changed.
 	// +optional

@@ -48,7 +48,8 @@ type VirtualMachineStatus struct {
 	// DiskServer is the server of the disks, with diskAccess Served. If absent, there was none yet.
 	// +optional
 	DiskServer *DiskServerStatus `json:"diskServer,omitempty"`
-	// Conditions of the VM, by type.
+	// Conditions of the VM, by type: "Ready", "Scheduled", "StorageLocking", "Migrating", "LiveMigratable",
+	// "HypervisorCurrent", "RestartNeeded", "Fenced" and "DisksServed". If a type is absent, it does not apply.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -14,7 +14,7 @@ const VirtualMachineKind = "VirtualMachine"
 // +genclient
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=vm
+// +kubebuilder:resource:shortName=mwvm,categories=millwright
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.nodeName`
