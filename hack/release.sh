@@ -5,7 +5,7 @@
 #
 # DIRECTORY/VERSION gets, and docs/contributing/release.md describes:
 #   programs as archives and packages, with completion scripts and manual pages; the control plane and the guests of local clusters;
-#   images as OCI layouts; the Helm chart; manifests; the provider's files for clusterctl; a manifest for krew;
+#   images as OCI layouts; the Helm chart; manifests; JSON schemas for editors; the provider's files for clusterctl; a manifest for krew;
 #   bills of materials; a statement of provenance; SHA256SUMS
 # VERSION and the images are those of hack/clusterctl.sh and hack/image.sh. The same sources, compiler and packages of
 # the distribution result in the same files.
@@ -140,6 +140,7 @@ manifests() {
 	pack "millwright-chart_$number.tgz" "$scratch/chart" millwright
 	pack "millwright-manifests_$number.tar.gz" "$repository" config examples/README.md \
 		$(cd "$repository" && git ls-files 'examples/*.yaml' 2>/dev/null || find examples -name '*.yaml')
+	pack "millwright-schemas_$number.tar.gz" "$repository/config/schemas"
 	"$repository/hack/clusterctl.sh" "$scratch/clusterctl" "$version" "$image" >&2
 	cp "$scratch/clusterctl/v1beta2/infrastructure-millwright/$version"/* "$page/"
 	pack "millwright-clusterctl-v1beta1_$number.tar.gz" "$scratch/clusterctl" "v1beta1/infrastructure-millwright"

@@ -12,6 +12,7 @@ require (
 	github.com/millwright-dev/millwright v0.0.0-00010101000000-000000000000
 	github.com/millwright-dev/millwright/api v0.0.0
 	github.com/onsi/gomega v1.40.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	github.com/yuin/gopher-lua v1.1.2
 	helm.sh/helm/v3 v3.21.4
 	k8s.io/api v0.37.2
@@ -105,7 +106,6 @@ require (
 	github.com/prometheus/procfs v0.21.1 // indirect
 	github.com/rubenv/sql-migrate v1.8.1 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
