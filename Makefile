@@ -326,7 +326,7 @@ hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian package
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the references of commands and of the API, schemas for editors, and the pages of guards and supported versions
+generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the references of commands, of the API and of the chart, schemas for editors, and the pages of guards and supported versions
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd
@@ -345,6 +345,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 	cp config/policy/*.yaml charts/millwright/files/policy/
 	go run ./hack/clireference docs/reference/cli
 	go run ./hack/apireference docs/reference/api config/schemas
+	go run ./hack/chartreference charts/millwright
 	go run ./hack/guards -page
 	go run ./hack/support docs/reference
 
