@@ -100,6 +100,10 @@ grpc-python: ## Install gRPC for Python from the distribution for the test of a 
 cloud-init: ## Install cloud-init from the distribution, but disabled, for the test of guests' network configuration (as root; once)
 	@hack/install-cloud-init.sh
 
+.PHONY: prometheus
+prometheus: ## Install Prometheus from the distribution for the test of the dashboard (as root; once)
+	@hack/install-prometheus.sh
+
 .PHONY: guest
 guest: ## Build the small guest for the demo and tests (cached; downloads a kernel from the distribution)
 	@hack/guest.sh
@@ -159,7 +163,7 @@ test-all: ## Run all tests: those of make test, all tests with real components, 
 .PHONY: test-all-latest
 test-all-latest: export MILLWRIGHT_TIER := all
 test-all-latest: TIER := all
-test-all-latest: controlplane capi qemu containerd grpc-python cloud-init guest
+test-all-latest: controlplane capi qemu containerd grpc-python cloud-init prometheus guest
 	$(run_tests)
 
 .PHONY: test-list

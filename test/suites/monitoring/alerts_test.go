@@ -80,6 +80,32 @@ func TestAlerts_MetricsExist(t *testing.T) {
 	}
 }
 
+// runbooks is the beginning of the annotation runbook_url.
+const runbooks = "https://github.com/millwright-dev/millwright/blob/main/docs/reference/alerts.md#"
+
+// TestAlerts_HaveRunbooks checks that each alert leads to its own section of the page, and that each section is about
+// an alert.
+func TestAlerts_HaveRunbooks(t *testing.T) {
+	sections := map[string]string{}
+	for _, section := range strings.Split(string(read(t, "docs", "reference", "alerts.md")), "\n## ")[1:] {
+		title, text, _ := strings.Cut(section, "\n")
+		sections[title] = text
+	}
+	for name, rule := range alerts(t) {
+		if text := sections[name]; len(strings.Fields(text)) < 20 {
+			t.Errorf("docs/reference/alerts.md does not describe %s", name)
+		}
+		// GitHub's anchor of a heading of one word is the word in lower case.
+		if got, want := rule.Annotations["runbook_url"], runbooks+strings.ToLower(name); got != want {
+			t.Errorf("%s has the runbook %q, want %q", name, got, want)
+		}
+		delete(sections, name)
+	}
+	for title := range sections {
+		t.Errorf("docs/reference/alerts.md has a section %s, and there is no such alert", title)
+	}
+}
+
 // firing evaluates a rule every minute, and returns the summaries of the alerts that fire at the end.
 func firing(t *testing.T, rule rulefmt.Rule, series string, end time.Duration) (summaries []string) {
 	t.Helper()
