@@ -29,6 +29,7 @@ func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *
 	log := logr.FromContextOrDiscard(ctx).WithValues(c.logValues()...)
 	ctx, cancel := context.WithTimeout(ctx, d.options.Timeout)
 	defer cancel()
+	ctx, span := d.begin(ctx, c)
 
 	begin := d.options.Clock.Now()
 	resp, stack, err := guarded(func() (*Response, error) { return method(ctx, req) })
@@ -40,6 +41,7 @@ func invoke[Request, Response any](ctx context.Context, d *Driver, c call, req *
 		stack = secrets.Text(stack)
 	}
 	d.metrics.observe(c, duration, err)
+	finish(span, err)
 	c.log(log, outcome{duration: duration, stack: stack, err: err})
 	return resp, err
 }

@@ -1,6 +1,6 @@
 // Package instrument decorates drivers.
 //
-// [Wrap] returns a driver whose calls have a deadline, are measured and logged, and cannot terminate the process:
+// [Wrap] returns a driver whose calls have a deadline, are measured, logged and traced, and cannot terminate the process:
 //
 //   - A panic becomes an error with the code Internal; its stack is logged.
 //   - A nil response without an error, or next to Uninitialized, becomes an error with the code Internal. So does
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -37,6 +38,9 @@ type Options struct {
 	Timeout time.Duration
 	// Registerer registers the metrics. Several decorators may share one. If nil, there are no metrics.
 	Registerer prometheus.Registerer
+	// Tracer starts a span for each call. The spans have the operation, the names of the Machine and the class, and the
+	// code; they begin traces of their own unless the caller's context has a span. If nil, there are no spans.
+	Tracer trace.Tracer
 	// Clock measures durations. If nil, the real clock is used.
 	Clock clock.PassiveClock
 }

@@ -61,7 +61,8 @@ var rules = []rule{
 	{from: []string{"internal/loop"}, never: kubernetes},
 	{from: []string{"internal/placeholder"}, never: kubernetes},
 	{from: []string{"internal/specialaddress"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/placeholder", "internal/specialaddress", "proto"}, never: kubernetes},
+	{from: []string{"internal/tracing"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/placeholder", "internal/specialaddress", "internal/tracing", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver uses only API objects, like an external driver.
 	{
@@ -69,7 +70,7 @@ var rules = []rule{
 		may: []string{
 			"api", "proto", "internal/reconcile/flow", "internal/reconcile/events", "internal/reconcile/expectations",
 			"internal/reconcile/messages", "internal/reconcile/tasks", "internal/connlimit", "internal/specialaddress", "internal/vm/identity",
-			"internal/reconcile/apierror", "internal/reconcile/edge",
+			"internal/reconcile/apierror", "internal/reconcile/edge", "internal/tracing",
 			"internal/vm/lease", "internal/vm/storage",
 		},
 	},
@@ -82,7 +83,7 @@ var rules = []rule{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
 		may:  []string{"api", "driver", timeouts, "internal/reconcile/flow", "internal/reconcile/tasks"},
 	},
-	{from: []string{"internal/reconcile/edge"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/expectations", "internal/reconcile/flow", "internal/reconcile/messages"}},
+	{from: []string{"internal/reconcile/edge"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/events", "internal/reconcile/expectations", "internal/reconcile/flow", "internal/reconcile/messages", "internal/tracing"}},
 	{from: []string{"internal/reconcile/inuse"}, may: []string{"internal/reconcile/apierror", "internal/reconcile/edge", "internal/reconcile/expectations"}},
 	{
 		from: []string{pool},
@@ -138,7 +139,7 @@ var rules = []rule{
 	},
 
 	// The manager's side of the protocol for drivers in other processes.
-	{from: []string{"internal/pluginserver"}, may: []string{"api", "proto", "driver", "internal/connlimit"}},
+	{from: []string{"internal/pluginserver"}, may: []string{"api", "proto", "driver", "internal/connlimit", "internal/tracing"}},
 
 	// Local mode: everything that runs next to the controllers on one host.
 	{from: []string{"internal/local"}, may: []string{"api", "proto", "internal/reconcile/apierror", "internal/reconcile/flow", "internal/reconcile/messages", "internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/loop"}},
@@ -168,6 +169,8 @@ var rules = []rule{
 	{from: []string{"examples/mcm-provider"}}, // depends only on MCM
 	{from: []string{"controlplane"}},
 	{from: []string{"hack/aliases"}},
+	{from: []string{"hack/apireference"}},
+	{from: []string{"hack/chartreference"}},
 	{from: []string{"hack/clireference"}, may: []string{"internal/cli"}},
 	{from: []string{"hack/image"}},
 	{from: []string{"hack/guards"}},

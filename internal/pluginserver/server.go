@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/tracing"
 	driverpb "github.com/millwright-dev/millwright/proto/driver"
 )
 
@@ -71,7 +73,7 @@ func New(options Options) *Server {
 
 // Serve serves drivers at the endpoint until the context is canceled. It closes the endpoint.
 func (s *Server) Serve(ctx context.Context, endpoint *Endpoint) error {
-	server := grpc.NewServer(append(serverOptions(), grpc.Creds(newLogged(endpoint.credentials, s.options.Log)))...)
+	server := grpc.NewServer(slices.Concat(serverOptions(), tracing.ServerOptions(), []grpc.ServerOption{grpc.Creds(newLogged(endpoint.credentials, s.options.Log))})...)
 	server.RegisterService(s.service(), s)
 	forget := context.AfterFunc(ctx, server.Stop)
 	defer forget()

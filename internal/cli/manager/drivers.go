@@ -18,6 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/plugins"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/tracing"
 )
 
 // DriverFlags configure the drivers.
@@ -144,7 +145,7 @@ func (f *DriverFlags) close(log logr.Logger) {
 }
 
 func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {
-	options := instrument.Options{Provider: name, Timeout: f.timeout}
+	options := instrument.Options{Provider: name, Timeout: f.timeout, Tracer: tracing.Tracer()}
 	if !f.Uninstrumented {
 		options.Registerer = metrics.Registry
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/logging"
 	"github.com/millwright-dev/millwright/internal/lifecycle/noderef"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/tracing"
 )
 
 // Flags are the flags of the manager: those that MCM has too, and Millwright's own.
@@ -111,6 +113,11 @@ func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	stop, err := tracing.Start(ctx, os.Getenv, cmp.Or(string(f.Config.Half), "millwright-manager"), f.Driver.Plugins.Version, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if err := f.connect(); err != nil {
 		return err
 	}

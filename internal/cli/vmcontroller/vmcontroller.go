@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/logging"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/tracing"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -35,6 +36,7 @@ type flags struct {
 	pods       pods
 	logging    logging.Flags
 	set        *pflag.FlagSet
+	version    string
 
 	kubeconfig string
 	qps        float32
@@ -62,6 +64,7 @@ their guests. If there are several processes, one leads and the others stand by.
 		Example: `  millwright vm-controller --namespace millwright-system --advertise-address 10.0.0.7 --hypervisor-image registry.example.com/millwright-hypervisor:v0.1.0`,
 		Args:    args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.version = cmd.Root().Version
 			return f.run(cmd.Context(), cmd.ErrOrStderr())
 		},
 	}
@@ -78,6 +81,11 @@ func (f *flags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	stop, err := tracing.Start(ctx, os.Getenv, "millwright-vm-controller", f.version, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	f.config.Log = log
 	if err := f.complete(); err != nil {
 		return err

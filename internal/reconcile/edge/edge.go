@@ -20,6 +20,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/reconcile/expectations"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
 	"github.com/millwright-dev/millwright/internal/reconcile/messages"
+	"github.com/millwright-dev/millwright/internal/tracing"
 )
 
 // ReasonWriteDenied is the reason of the event for a write that a webhook or an admission policy denied.
@@ -70,7 +71,9 @@ type Reconciler[T client.Object] struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ctx, end := tracing.Reconcile(ctx, r.Kind, req.Namespace, req.Name)
 	object, after, err := r.reconcile(ctx, req.NamespacedName)
+	end(err)
 	switch {
 	case err == nil:
 		r.sent.Forget(req.NamespacedName)

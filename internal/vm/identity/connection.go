@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/tracing"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 )
 
@@ -32,7 +34,7 @@ func (c *Credentials) Dial(endpoint string, expected Peer, options ...grpc.DialO
 		credentials:          c,
 		expected:             expected,
 	}
-	all := append([]grpc.DialOption{grpc.WithTransportCredentials(transport), connlimit.Responses(maxFields)}, options...)
+	all := slices.Concat([]grpc.DialOption{grpc.WithTransportCredentials(transport), connlimit.Responses(maxFields)}, tracing.DialOptions(), options)
 	conn, err := grpc.NewClient(endpoint, all...)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s at %s: %w", expected, endpoint, err)

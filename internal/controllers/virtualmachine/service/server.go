@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/tracing"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -37,7 +39,7 @@ func (s *Server) Start(ctx context.Context) error {
 	bounds := newLimits(registry.Clock)
 	bounds.renewals = registry.RenewalLimit
 	// Refuse clients without a certificate first, so that their calls do not count toward the limits.
-	options := append(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions()...)
+	options := slices.Concat(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions(), tracing.ServerOptions())
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
 	if s.Service.Identity == nil {

@@ -1,0 +1,2 @@
+// Package tracing tests the spans that the program sends to an OpenTelemetry collector.
+package tracing
