@@ -159,8 +159,9 @@ func (p *place) examples(t *testing.T) {
 		}
 	}
 	for _, document := range documents(t) {
-		clusterAPI := strings.Contains(document.file, "cluster-api")
-		if clusterAPI && !ours[document.kind] {
+		// Kinds of Cluster API, Flux and Argo CD are not installed.
+		others := strings.Contains(document.file, "cluster-api") || strings.Contains(document.file, "gitops")
+		if others && !ours[document.kind] {
 			continue
 		}
 		kubectl := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(),
