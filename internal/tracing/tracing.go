@@ -48,25 +48,25 @@ func Start(ctx context.Context, getenv func(string) string, service, version str
 	if endpoint == "" || getenv("OTEL_SDK_DISABLED") == "true" {
 		return func() {}, nil
 	}
-	exporter, err := otlptracegrpc.New(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cannot send traces: %w; check the variables OTEL_EXPORTER_OTLP_*", err)
-	}
 	attributes, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version)), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("cannot describe the program in traces: %w; check OTEL_RESOURCE_ATTRIBUTES", err)
 	}
+	exporter, err := otlptracegrpc.New(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot send traces: %w; check the variables OTEL_EXPORTER_OTLP_*", err)
+	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(attributes))
 	active.Store(provider)
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Info("Cannot send traces", "endpoint", endpoint, "error", err.Error()) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Info("Cannot send traces", "error", err.Error()) }))
 	return func() {
 		active.Store(nil)
 		// The context of the program is done.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
-			log.Info("Cannot send the last traces", "endpoint", endpoint, "error", err.Error())
+			log.Info("Cannot send the last traces", "error", err.Error())
 		}
 	}, nil
 }
