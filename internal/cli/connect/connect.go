@@ -7,10 +7,12 @@ import (
 	"os"
 	"strings"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/internal/manager"
 )
@@ -27,7 +29,8 @@ const userAgent = "millwright"
 
 // NewClient returns a client for all kinds. It does not contact the cluster yet.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
-	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme()})
+	// The client must not use controller-runtime's logger, which complains if a program has set none.
+	c, err := client.NewWithWatch(config, client.Options{Scheme: manager.Scheme(), Log: logr.New(log.NullLogSink{})})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
 	}
