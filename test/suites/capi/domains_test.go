@@ -119,12 +119,12 @@ func (h *harness) hasDomains(want ...string) {
 		list, _ := domains.([]any)
 		for _, domain := range list {
 			domain, _ := domain.(map[string]any)
-			got = append(got, fmt.Sprintf("%v %v", domain["name"], domain["controlPlane"]))
+			got = append(got, fmt.Sprintf("%v %v", domain["name"], domain["controlPlane"] == true))
 		}
 		named, _ := domains.(map[string]any)
 		for name, domain := range named {
 			domain, _ := domain.(map[string]any)
-			got = append(got, fmt.Sprintf("%v %v", name, domain["controlPlane"]))
+			got = append(got, fmt.Sprintf("%v %v", name, domain["controlPlane"] == true))
 		}
 		g.Expect(got).To(gomega.ConsistOf(want))
 	})

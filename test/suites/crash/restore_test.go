@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -110,7 +111,11 @@ func saved(object client.Object) client.Object {
 // restore creates the saved objects of a kind.
 func (r *run) restore(ctx context.Context, kind string) error {
 	for _, object := range r.backup.objects[kind] {
-		if err := r.control.Client.Create(ctx, object.DeepCopyObject().(client.Object)); err != nil {
+		err := r.control.Client.Create(ctx, object.DeepCopyObject().(client.Object))
+		if apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("%w: a manager created %s %s before it was restored", errTooMany, kind, object.GetName())
+		}
+		if err != nil {
 			return fmt.Errorf("restoring a %s: %w", kind, err)
 		}
 	}
