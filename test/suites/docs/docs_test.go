@@ -44,6 +44,7 @@ func TestDocs_CommandsWork(t *testing.T) {
 	place := newPlace(t)
 	place.up()
 	t.Run("examples", place.examples)
+	t.Run("YAML", place.yaml)
 	t.Run("README.md", place.readme)
 	t.Run("tasks/admission.md", place.refuses)
 	for _, page := range pages {
@@ -164,12 +165,18 @@ func (p *place) examples(t *testing.T) {
 		if others && !ours[document.kind] {
 			continue
 		}
-		kubectl := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(),
-			"apply", "--dry-run=server", "--validate=strict", "-f", "-")
-		kubectl.Stdin = bytes.NewReader(document.text)
-		if out, err := kubectl.CombinedOutput(); err != nil {
-			t.Errorf("%s, %s: %v\n%s", document.file, document.kind, err, out)
-		}
+		p.validate(t, document)
+	}
+}
+
+// validate validates an object with the API server in strict mode.
+func (p *place) validate(t *testing.T, d document) {
+	t.Helper()
+	kubectl := exec.CommandContext(t.Context(), filepath.Join(p.dir, "bin", "kubectl"), "--kubeconfig", p.kubeconfig(),
+		"apply", "--dry-run=server", "--validate=strict", "-f", "-")
+	kubectl.Stdin = bytes.NewReader(d.text)
+	if out, err := kubectl.CombinedOutput(); err != nil {
+		t.Errorf("%s, %s: %v\n%s", d.file, d.kind, err, out)
 	}
 }
 
