@@ -87,6 +87,7 @@ func TestRole_HasNoWildcards(t *testing.T) {
 		[3]string{"rbac/vm-console-role.yaml", "ClusterRole", "millwright-vm-console-user"},
 		[3]string{"rbac/vm-console-role.yaml", "ClusterRole", "millwright-vm-log-reader"},
 		[3]string{"rbac/vm-console-role.yaml", "ClusterRole", "millwright-vm-operator"},
+		[3]string{"rbac/vm-console-role.yaml", "ClusterRole", "millwright-vm-port-forwarder"},
 		[3]string{"rbac/vm-leader-role.yaml", "Role", "millwright-vm-leader"},
 		[3]string{"rbac/capi-role.yaml", "ClusterRole", "millwright-capi"},
 		[3]string{"rbac/capi-role.yaml", "Role", "millwright-capi-leader"},

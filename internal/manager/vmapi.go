@@ -18,8 +18,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
-// VMAPI configures how kube-apiserver reaches the subresources of virtual machines: console, log, reset and
-// migrate.
+// VMAPI configures how kube-apiserver reaches the subresources of virtual machines, such as console and migrate.
 type VMAPI struct {
 	// Listen opens the port when this process becomes the leader. If nil, there are no subresources.
 	Listen func(context.Context) (net.Listener, error)

@@ -1,5 +1,5 @@
-// Package subresources names the aggregated API by which users reach consoles and logs of VirtualMachines, and reset and
-// migrate them.
+// Package subresources names the aggregated API by which users reach consoles, logs and TCP ports of VirtualMachines, and
+// reset, pause and migrate them.
 package subresources
 
 const (
@@ -15,8 +15,15 @@ const (
 // traffic. The server sends no others, and ignores others.
 const ConsoleProtocol = "v1.console.vm.metropolis.monogon.dev"
 
+// PortForwardProtocol is the WebSocket protocol of a forwarded connection. Each binary message is a piece of the
+// connection's data. An empty one from the client closes its direction of the connection. The server closes the
+// WebSocket, with the status 1000, when the guest sends no more. It sends no other messages, and ignores others.
+const PortForwardProtocol = "v1.portforward.vm.metropolis.monogon.dev"
+
 // Parameters of requests.
 const (
+	// PortParameter is the TCP port of the guest that a connection is forwarded to, 1 to 65535. Required.
+	PortParameter = "port"
 	// ReplayParameter lets a console begin with the last output, up to 64 KiB: true or false, the default.
 	ReplayParameter = "replay"
 	// FollowParameter lets a log continue until the VM terminates: true or false, the default.

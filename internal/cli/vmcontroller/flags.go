@@ -51,7 +51,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	c := &f.config
 	set.StringVar(&f.listen, "listen", ":10270", "host:port on which the leader serves hypervisors, with TLS 1.3 and certificates")
-	set.StringVar(&f.subresources, "subresources-listen", ":10271", `host:port on which the leader serves kube-apiserver the subresources console, log, reset and migrate of virtual machines, through the port "subresources" of --service; empty to disable`)
+	set.StringVar(&f.subresources, "subresources-listen", ":10271", `host:port on which the leader serves kube-apiserver the subresources of virtual machines, such as console and migrate, through the port "subresources" of --service; empty to disable`)
 	set.StringVar(&c.Service.Name, "service", manager.VMLease, `Service without a selector, in --namespace, whose endpoints the leader sets to itself; empty if --endpoint does not need a Service`)
 	set.StringVar(&f.advertise, "advertise-address", "", "IP address at which --service reaches this process, normally that of its Pod; required with --service")
 	set.StringVar(&c.Service.Endpoint, "endpoint", "", "gRPC target at which hypervisors reach the controller; defaults to port 10270 of --service; running hypervisors keep their endpoint")

@@ -16,6 +16,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
 // diskMark is what a guest writes to the beginning of its disk when it boots for the first time. It identifies a
@@ -402,6 +403,11 @@ func (m *fakeMachine) Kill(context.Context) error {
 
 // Console implements hypervisor.Machine.
 func (m *fakeMachine) Console() *console.Console { return m.console }
+
+// DialGuest implements hypervisor.Machine. The guest has no network.
+func (m *fakeMachine) DialGuest(context.Context, uint16) (dialer.Conn, error) {
+	return nil, qemu.ErrNoNetwork
+}
 
 // Done implements hypervisor.Machine.
 func (m *fakeMachine) Done() <-chan struct{} { return m.done }

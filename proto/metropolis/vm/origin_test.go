@@ -132,6 +132,11 @@ var additions = map[string]string{
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
 
+	"OOBManagement.Forward": "metropolis.proto.vm.ForwardIO (stream true) to metropolis.proto.vm.ForwardIO (stream true)",
+	"ForwardIO":             "message",
+	"ForwardIO.port":        "1 optional uint32, JSON port",
+	"ForwardIO.data":        "2 optional bytes, JSON data",
+
 	"MigrationProtocol.qemu_nbd": "2 optional metropolis.proto.vm.MigrationProtocol.QemuNBD, JSON qemuNbd, of kind",
 	"MigrationProtocol.QemuNBD":  "message",
 

@@ -2288,6 +2288,62 @@ func (x *ConsoleIO) GetData() []byte {
 	return nil
 }
 
+// ForwardIO is a piece of the traffic of a TCP connection to the guest. Addition.
+type ForwardIO struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The port of the guest, 1 to 65535. Required in the first message of the caller. Ignored
+	// in others.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Bytes of the connection. Empty: no effect.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardIO) Reset() {
+	*x = ForwardIO{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardIO) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardIO) ProtoMessage() {}
+
+func (x *ForwardIO) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardIO.ProtoReflect.Descriptor instead.
+func (*ForwardIO) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ForwardIO) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ForwardIO) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 // MigrationProtocol is a way to copy a VM. The source sets the fields named
 // constraint_*, and leaves those named negotiated_* empty, which the target of the
 // migration sets. The target returns known constraints unchanged and drops unknown fields:
@@ -2307,7 +2363,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2375,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2388,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2391,7 +2447,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2459,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2472,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2444,7 +2500,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2512,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2525,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2502,7 +2558,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2570,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2644,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2656,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2669,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -2672,7 +2728,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2740,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2753,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -2949,7 +3005,10 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x13idempotency_counter\x18\x01 \x01(\x04R\x12idempotencyCounter\"\x0f\n" +
 	"\rResetResponse\"\x1f\n" +
 	"\tConsoleIO\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\xec\x06\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"3\n" +
+	"\tForwardIO\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xec\x06\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
@@ -2984,10 +3043,11 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x15EnsureMigrationTarget\x121.metropolis.proto.vm.EnsureMigrationTargetRequest\x1a2.metropolis.proto.vm.EnsureMigrationTargetResponse\x12x\n" +
 	"\x13MigrationSwitchover\x12/.metropolis.proto.vm.MigrationSwitchoverRequest\x1a0.metropolis.proto.vm.MigrationSwitchoverResponse\x12W\n" +
 	"\bRunLease\x12$.metropolis.proto.vm.RunLeaseRequest\x1a#.metropolis.proto.vm.RunLeaseUpdate0\x01\x12`\n" +
-	"\vReportState\x12'.metropolis.proto.vm.ReportStateRequest\x1a(.metropolis.proto.vm.ReportStateResponse2\xae\x01\n" +
+	"\vReportState\x12'.metropolis.proto.vm.ReportStateRequest\x1a(.metropolis.proto.vm.ReportStateResponse2\xfd\x01\n" +
 	"\rOOBManagement\x12N\n" +
 	"\x05Reset\x12!.metropolis.proto.vm.ResetRequest\x1a\".metropolis.proto.vm.ResetResponse\x12M\n" +
-	"\aConsole\x12\x1e.metropolis.proto.vm.ConsoleIO\x1a\x1e.metropolis.proto.vm.ConsoleIO(\x010\x012w\n" +
+	"\aConsole\x12\x1e.metropolis.proto.vm.ConsoleIO\x1a\x1e.metropolis.proto.vm.ConsoleIO(\x010\x01\x12M\n" +
+	"\aForward\x12\x1e.metropolis.proto.vm.ForwardIO\x1a\x1e.metropolis.proto.vm.ForwardIO(\x010\x012w\n" +
 	"\n" +
 	"Hypervisor\x12i\n" +
 	"\x0eStartMigration\x12*.metropolis.proto.vm.StartMigrationRequest\x1a+.metropolis.proto.vm.StartMigrationResponseB?Z=github.com/millwright-dev/millwright/proto/metropolis/vm;vmpbb\x06proto3"
@@ -3005,7 +3065,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 }
 
 var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -3040,13 +3100,14 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(*ResetRequest)(nil),                      // 30: metropolis.proto.vm.ResetRequest
 	(*ResetResponse)(nil),                     // 31: metropolis.proto.vm.ResetResponse
 	(*ConsoleIO)(nil),                         // 32: metropolis.proto.vm.ConsoleIO
-	(*MigrationProtocol)(nil),                 // 33: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 34: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 35: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),      // 36: metropolis.proto.vm.ReportStateRequest.Migration
-	(*MigrationProtocol_Qemu)(nil),            // 37: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 38: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 39: google.protobuf.Duration
+	(*ForwardIO)(nil),                         // 33: metropolis.proto.vm.ForwardIO
+	(*MigrationProtocol)(nil),                 // 34: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),             // 35: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),            // 36: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),      // 37: metropolis.proto.vm.ReportStateRequest.Migration
+	(*MigrationProtocol_Qemu)(nil),            // 38: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),         // 39: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),               // 40: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
@@ -3055,11 +3116,11 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	13, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
 	14, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
 	16, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	39, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	39, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	40, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	40, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
 	10, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
-	39, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
+	40, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
 	12, // 11: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	3,  // 12: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
 	15, // 13: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
@@ -3069,7 +3130,7 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	18, // 17: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
 	20, // 18: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	4,  // 19: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	39, // 20: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	40, // 20: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
 	11, // 21: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
 	23, // 22: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
 	20, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
@@ -3079,15 +3140,15 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	20, // 27: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	6,  // 28: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
 	7,  // 29: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	36, // 30: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	37, // 30: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
 	11, // 31: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	37, // 32: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	38, // 33: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	33, // 34: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	38, // 32: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	39, // 33: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	34, // 34: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
 	20, // 35: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	33, // 36: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	34, // 36: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
 	8,  // 37: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	39, // 38: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	40, // 38: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
 	11, // 39: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
 	26, // 40: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
 	24, // 41: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
@@ -3095,16 +3156,18 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	28, // 43: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
 	30, // 44: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
 	32, // 45: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	34, // 46: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	27, // 47: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	25, // 48: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	22, // 49: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	29, // 50: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	31, // 51: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	32, // 52: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	35, // 53: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	47, // [47:54] is the sub-list for method output_type
-	40, // [40:47] is the sub-list for method input_type
+	33, // 46: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
+	35, // 47: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	27, // 48: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	25, // 49: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	22, // 50: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	29, // 51: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	31, // 52: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	32, // 53: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	33, // 54: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	36, // 55: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	48, // [48:56] is the sub-list for method output_type
+	40, // [40:48] is the sub-list for method input_type
 	40, // [40:40] is the sub-list for extension type_name
 	40, // [40:40] is the sub-list for extension extendee
 	0,  // [0:40] is the sub-list for field type_name
@@ -3115,7 +3178,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[24].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[25].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -3125,7 +3188,7 @@ func file_metropolis_vm_vm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

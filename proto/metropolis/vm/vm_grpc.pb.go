@@ -366,6 +366,7 @@ var VMController_ServiceDesc = grpc.ServiceDesc{
 const (
 	OOBManagement_Reset_FullMethodName   = "/metropolis.proto.vm.OOBManagement/Reset"
 	OOBManagement_Console_FullMethodName = "/metropolis.proto.vm.OOBManagement/Console"
+	OOBManagement_Forward_FullMethodName = "/metropolis.proto.vm.OOBManagement/Forward"
 )
 
 // OOBManagementClient is the client API for OOBManagement service.
@@ -385,6 +386,12 @@ type OOBManagementClient interface {
 	// that closed its sending side still receives. Streams outlast a reset, and end with
 	// UNAVAILABLE when the VM no longer runs here.
 	Console(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsoleIO, ConsoleIO], error)
+	// Forward connects to a TCP port of the guest, on the VM's own link: no other address can
+	// be reached. The header is sent once the guest has accepted the connection. The VM does not
+	// run here, has no network, or does not accept it: FAILED_PRECONDITION. A caller that closes
+	// its sending side closes that direction of the connection. The stream ends with OK when the
+	// guest sends no more, and with UNAVAILABLE when the connection breaks. Addition.
+	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardIO, ForwardIO], error)
 }
 
 type oOBManagementClient struct {
@@ -418,6 +425,19 @@ func (c *oOBManagementClient) Console(ctx context.Context, opts ...grpc.CallOpti
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OOBManagement_ConsoleClient = grpc.BidiStreamingClient[ConsoleIO, ConsoleIO]
 
+func (c *oOBManagementClient) Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardIO, ForwardIO], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OOBManagement_ServiceDesc.Streams[1], OOBManagement_Forward_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ForwardIO, ForwardIO]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_ForwardClient = grpc.BidiStreamingClient[ForwardIO, ForwardIO]
+
 // OOBManagementServer is the server API for OOBManagement service.
 // All implementations must embed UnimplementedOOBManagementServer
 // for forward compatibility.
@@ -435,6 +455,12 @@ type OOBManagementServer interface {
 	// that closed its sending side still receives. Streams outlast a reset, and end with
 	// UNAVAILABLE when the VM no longer runs here.
 	Console(grpc.BidiStreamingServer[ConsoleIO, ConsoleIO]) error
+	// Forward connects to a TCP port of the guest, on the VM's own link: no other address can
+	// be reached. The header is sent once the guest has accepted the connection. The VM does not
+	// run here, has no network, or does not accept it: FAILED_PRECONDITION. A caller that closes
+	// its sending side closes that direction of the connection. The stream ends with OK when the
+	// guest sends no more, and with UNAVAILABLE when the connection breaks. Addition.
+	Forward(grpc.BidiStreamingServer[ForwardIO, ForwardIO]) error
 	mustEmbedUnimplementedOOBManagementServer()
 }
 
@@ -450,6 +476,9 @@ func (UnimplementedOOBManagementServer) Reset(context.Context, *ResetRequest) (*
 }
 func (UnimplementedOOBManagementServer) Console(grpc.BidiStreamingServer[ConsoleIO, ConsoleIO]) error {
 	return status.Error(codes.Unimplemented, "method Console not implemented")
+}
+func (UnimplementedOOBManagementServer) Forward(grpc.BidiStreamingServer[ForwardIO, ForwardIO]) error {
+	return status.Error(codes.Unimplemented, "method Forward not implemented")
 }
 func (UnimplementedOOBManagementServer) mustEmbedUnimplementedOOBManagementServer() {}
 func (UnimplementedOOBManagementServer) testEmbeddedByValue()                       {}
@@ -497,6 +526,13 @@ func _OOBManagement_Console_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OOBManagement_ConsoleServer = grpc.BidiStreamingServer[ConsoleIO, ConsoleIO]
 
+func _OOBManagement_Forward_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(OOBManagementServer).Forward(&grpc.GenericServerStream[ForwardIO, ForwardIO]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_ForwardServer = grpc.BidiStreamingServer[ForwardIO, ForwardIO]
+
 // OOBManagement_ServiceDesc is the grpc.ServiceDesc for OOBManagement service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -513,6 +549,12 @@ var OOBManagement_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Console",
 			Handler:       _OOBManagement_Console_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Forward",
+			Handler:       _OOBManagement_Forward_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

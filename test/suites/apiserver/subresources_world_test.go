@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,6 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
@@ -51,6 +53,8 @@ type world struct {
 	resets atomic.Int32
 	// dials counts connections to the hypervisor.
 	dials atomic.Int32
+	// programs are the addresses of the programs that stand for those in the guest, by its TCP port.
+	programs map[uint16]string
 	// console is the console of the VM.
 	console *console.Console
 	// address is the address of the server.
@@ -67,6 +71,19 @@ func (w *world) Console() *console.Console { return w.console }
 func (w *world) Reset(context.Context) error {
 	w.resets.Add(1)
 	return nil
+}
+
+// DialGuest connects to the port of the guest on which a program listens.
+func (w *world) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
+	to := w.programs[port]
+	if to == "" {
+		return nil, errors.New("connection was refused")
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
 }
 
 // Dial implements subresources.Hypervisors.
@@ -91,7 +108,7 @@ func (w *world) eventually(what string, check func() bool) {
 // newWorld serves the subresources with the shipped roles.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Env: env.New(t, changed), t: t, listener: bufconn.Listen(1 << 16)}
+	w := &world{Env: env.New(t, changed), t: t, listener: bufconn.Listen(1 << 16), programs: map[uint16]string{}}
 	w.InstallCRDs(t, "config/crd")
 	c, err := client.New(w.Admin, client.Options{Scheme: manager.Scheme()})
 	w.must(err)
@@ -211,11 +228,22 @@ func (w *world) do(access *rest.Config, method, path, body string) (int, string)
 // dial opens a console.
 func (w *world) dial(access *rest.Config, query string) (*websocket.Conn, error) {
 	w.t.Helper()
+	return w.socket(access, w.path("web", "console")+query, api.ConsoleProtocol)
+}
+
+// forward connects to a TCP port of the guest.
+func (w *world) forward(access *rest.Config, port string) (*websocket.Conn, error) {
+	w.t.Helper()
+	return w.socket(access, w.path("web", "portforward")+"?port="+port, api.PortForwardProtocol)
+}
+
+func (w *world) socket(access *rest.Config, path, protocol string) (*websocket.Conn, error) {
+	w.t.Helper()
 	trip, holder, err := k8swebsocket.RoundTripperFor(access)
 	w.must(err)
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, access.Host+w.path("web", "console")+query, nil)
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, access.Host+path, nil)
 	w.must(err)
-	return k8swebsocket.Negotiate(trip, holder, request, api.ConsoleProtocol)
+	return k8swebsocket.Negotiate(trip, holder, request, protocol)
 }
 
 // open opens a console until the end of the test.

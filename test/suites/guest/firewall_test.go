@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -33,8 +34,7 @@ func TestGuest_LoopbackIsProtected(t *testing.T) {
 	config.Network.IPv6 = netip.MustParsePrefix("fd77::/64")
 	config.Network.HostPorts = []uint16{open4, open6}
 	config.Kernel.Initrd = intruder(t, config.Kernel.Initrd)
-	forward := qemu.Forward{Host: freePort(t), Port: 9}
-	config.Network.Forwards, config.Network.Address4 = []qemu.Forward{forward}, address
+	config.Network.Address4 = address
 	for _, try := range []string{
 		"serve:10.0.2.16:9",
 		fmt.Sprintf("echo:10.0.2.2:%d", open4),
@@ -62,8 +62,8 @@ func TestGuest_LoopbackIsProtected(t *testing.T) {
 	}
 	guest := boot(t, config)
 	guest.until("serving")
-	if got := read(t, forward.Host); got != "hello" {
-		t.Errorf("a forwarded port reports %q", got)
+	if got := read(t, guest.Process, 9); got != "hello" {
+		t.Errorf("a port of the guest reports %q", got)
 	}
 	output := guest.until("intruder: done")
 	for _, version := range []string{"10.0.2.2", "[fd77::2]"} {
@@ -79,18 +79,12 @@ func TestGuest_LoopbackIsProtected(t *testing.T) {
 	}
 }
 
-func freePort(t *testing.T) netip.AddrPort {
+// read returns the first output of the guest on a TCP port.
+func read(t *testing.T, guest *qemu.Process, port uint16) string {
 	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).AddrPort()
-}
-
-// read returns the first output of the peer of a connection.
-func read(t *testing.T, address netip.AddrPort) string {
-	t.Helper()
-	conn, err := net.Dial("tcp", address.String())
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	defer cancel()
+	conn, err := guest.DialGuest(ctx, port)
 	must(t, err)
 	defer conn.Close()
 	must(t, conn.SetDeadline(time.Now().Add(waitTimeout)))

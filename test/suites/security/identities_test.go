@@ -209,6 +209,8 @@ var identities = map[string]identity{
 		"virtualmachines/console.subresources.vm.metropolis.monogon.dev in everywhere: get",
 		"virtualmachines/log.subresources.vm.metropolis.monogon.dev in everywhere: get",
 		"virtualmachines/migrate.subresources.vm.metropolis.monogon.dev in everywhere: create delete",
+		"virtualmachines/pause.subresources.vm.metropolis.monogon.dev in everywhere: create delete",
+		"virtualmachines/portforward.subresources.vm.metropolis.monogon.dev in everywhere: get",
 		"virtualmachines/reset.subresources.vm.metropolis.monogon.dev in everywhere: create",
 	}},
 	"the autoscaler's provider in the control cluster": {roles: []string{scalerRole}, want: []string{

@@ -48,7 +48,10 @@ func operations() []operation {
 	return []operation{
 		{"console", "get", http.MethodGet, (*Server).console},
 		{"log", "get", http.MethodGet, (*Server).log},
+		{"portforward", "get", http.MethodGet, (*Server).portForward},
 		{"reset", "create", http.MethodPost, (*Server).reset},
+		{"pause", "create", http.MethodPost, (*Server).pause},
+		{"pause", "delete", http.MethodDelete, (*Server).unpause},
 		{"migrate", "create", http.MethodPost, (*Server).migrate},
 		{"migrate", "delete", http.MethodDelete, (*Server).cancel},
 	}
@@ -188,8 +191,7 @@ func (s *Server) cancel(c call) error {
 	return nil
 }
 
-// annotate writes the migration request to the VM. If the VM has changed since it was read, annotate returns a
-// conflict, and the client must retry.
+// annotate writes the migration request to the VM, like patch.
 func (s *Server) annotate(c call, order string) error {
 	before := c.vm.DeepCopy()
 	if order == "" {
@@ -197,11 +199,7 @@ func (s *Server) annotate(c call, order string) error {
 	} else {
 		metav1.SetMetaDataAnnotation(&c.vm.ObjectMeta, v1alpha1.AnnotationMigrate, order)
 	}
-	var options []client.PatchOption
-	if c.dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	return s.Writer.Patch(c.r.Context(), c.vm, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
+	return s.patch(c, before)
 }
 
 // conflict returns an error for a VM whose state does not allow the operation.
@@ -220,6 +218,8 @@ func (c call) failure(err error) error {
 	switch message := messages.Line(messages.Shorten(status.Convert(err).Message(), textLimit)); status.Code(err) {
 	case codes.FailedPrecondition:
 		return c.conflict("%s", message)
+	case codes.Unimplemented:
+		return c.conflict("the hypervisor of virtual machine %s is too old for this; migrate the virtual machine, so that it gets a current one", c.vm.Name)
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return unavailable("the hypervisor of %s is not responding: %s", c.vm.Name, message)
 	default:

@@ -44,7 +44,7 @@ func TestSubresources_SanitizeCloseMessages(t *testing.T) {
 			return
 		}
 		defer socket.Close()
-		closeConsole(socket, status.Error(codes.Internal, text))
+		closeSocket(socket, status.Error(codes.Internal, text))
 	}))
 	defer server.Close()
 	client, response, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)

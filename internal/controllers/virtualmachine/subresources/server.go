@@ -1,5 +1,5 @@
-// Package subresources serves the subresources console, log, reset and migrate of VirtualMachines as an aggregated
-// API.
+// Package subresources serves the subresources console, log, portforward, reset, pause and migrate of VirtualMachines as
+// an aggregated API.
 //
 // kube-apiserver authenticates users, writes the audit log, and proxies requests to this server with the user's name
 // in headers. Clients must therefore present the certificate of that front proxy. The server authorizes each request
@@ -54,7 +54,7 @@ type Options struct {
 	Config *rest.Config
 	// Reader reads VirtualMachines.
 	Reader client.Reader
-	// Writer writes requests for migrations.
+	// Writer writes requests for migrations and pauses.
 	Writer client.Writer
 	// Hypervisors connects to the hypervisors of the VMs.
 	Hypervisors Hypervisors

@@ -25,8 +25,9 @@ import (
 )
 
 const (
-	// MaxStreams limits the open consoles of a VM and, separately, its open logs. Users that may only read the log
-	// cannot therefore keep others from the console. Each stream may use 128 KiB of memory in its hypervisor.
+	// MaxStreams limits the open consoles of a VM and, separately, its open logs and its forwarded connections. Users
+	// that may only read the log cannot therefore keep others from the console. A console or log may use 128 KiB of
+	// memory in its hypervisor, and a forwarded connection 256 KiB.
 	MaxStreams = 32
 
 	// startTimeout is how long a hypervisor may take to open a stream.
@@ -56,6 +57,27 @@ type port struct {
 
 // withPort opens a stream to the VM's serial port for a subresource, and calls a function with it.
 func (s *Server) withPort(c call, subresource string, replay bool, use func(context.Context, port) error) error {
+	open := func(ctx context.Context, vm vmpb.OOBManagementClient) (grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], error) {
+		if !replay {
+			ctx = metadata.AppendToOutgoingContext(ctx, vmpb.MetadataReplay, vmpb.ReplayNone)
+		}
+		return vm.Console(ctx)
+	}
+	return withStream(s, c, subresource, open, func(ctx context.Context, stream grpc.BidiStreamingClient[vmpb.ConsoleIO, vmpb.ConsoleIO], header metadata.MD) error {
+		begun := port{BidiStreamingClient: stream}
+		if size := header.Get(vmpb.MetadataReplay); len(size) > 0 {
+			begun.replay, _ = strconv.Atoi(size[0])
+		}
+		return use(ctx, begun)
+	})
+}
+
+// withStream opens a stream to the VM's hypervisor for a subresource, and calls use with it and its header. The limit
+// of streams applies.
+func withStream[M any](s *Server, c call, subresource string,
+	open func(context.Context, vmpb.OOBManagementClient) (grpc.BidiStreamingClient[M, M], error),
+	use func(context.Context, grpc.BidiStreamingClient[M, M], metadata.MD) error,
+) error {
 	release, ok := s.open.Take(kind{client.ObjectKeyFromObject(c.vm), subresource})
 	if !ok {
 		return apierrors.NewTooManyRequests(fmt.Sprintf("too many open %s streams for virtual machine %s", subresource, c.vm.Name), 30)
@@ -69,10 +91,7 @@ func (s *Server) withPort(c call, subresource string, replay bool, use func(cont
 	// The request's context is not canceled when the client closes a hijacked connection.
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	if !replay {
-		ctx = metadata.AppendToOutgoingContext(ctx, vmpb.MetadataReplay, vmpb.ReplayNone)
-	}
-	stream, err := vm.Console(ctx)
+	stream, err := open(ctx, vm)
 	if err != nil {
 		return c.failure(err)
 	}
@@ -82,11 +101,7 @@ func (s *Server) withPort(c call, subresource string, replay bool, use func(cont
 		_, why := stream.Recv() // returns the actual error
 		return c.failure(errors.Join(why, err))
 	}
-	begun := port{BidiStreamingClient: stream}
-	if size := header.Get(vmpb.MetadataReplay); len(size) > 0 {
-		begun.replay, _ = strconv.Atoi(size[0])
-	}
-	return use(ctx, begun)
+	return use(ctx, stream, header)
 }
 
 // flag returns the value of a boolean query parameter. The default is false.
@@ -102,11 +117,80 @@ func (c call) flag(name string) (bool, error) {
 	return value, nil
 }
 
-// upgrader refuses requests from web pages of other origins, for which a browser sends an Origin header.
-var upgrader = websocket.Upgrader{Subprotocols: []string{api.ConsoleProtocol}, HandshakeTimeout: startTimeout, Error: refuse}
+// upgraderFor returns an upgrader that refuses requests from web pages of other origins, for which a browser sends an
+// Origin header.
+func upgraderFor(subresource, protocol string) *websocket.Upgrader {
+	refuse := func(w http.ResponseWriter, _ *http.Request, code int, reason error) {
+		writeError(w, apierrors.NewGenericServerResponse(code, "get", groupResource(subresource), "", reason.Error(), 0, false))
+	}
+	return &websocket.Upgrader{Subprotocols: []string{protocol}, HandshakeTimeout: startTimeout, Error: refuse}
+}
 
-func refuse(w http.ResponseWriter, _ *http.Request, code int, reason error) {
-	writeError(w, apierrors.NewGenericServerResponse(code, "get", groupResource("console"), "", reason.Error(), 0, false))
+// socket is the WebSocket of a client.
+type socket struct {
+	*websocket.Conn
+	// writeTimeout is how long the client may take to receive data. If 0, it may take any time.
+	writeTimeout time.Duration
+}
+
+// connect upgrades the request to a WebSocket, and carries data until one side leaves. input handles a message of the
+// client, and the client is disconnected if it fails. output returns the next data for the client, or an error after
+// the last data.
+func (c call) connect(ctx context.Context, upgrader *websocket.Upgrader, writeTimeout time.Duration, input func([]byte) error, output func() ([]byte, error)) {
+	conn, err := upgrader.Upgrade(c.w, c.r, nil)
+	if err != nil {
+		return // Upgrade has sent the response
+	}
+	defer conn.Close()
+	conn.SetReadLimit(messageLimit)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	client := socket{conn, writeTimeout}
+	go func() {
+		defer cancel()
+		client.receive(input)
+	}()
+	go ping(ctx, conn)
+	closeSocket(conn, client.send(output))
+}
+
+// receive handles the client's messages until the client or the guest is gone. The error is not needed.
+func (s socket) receive(input func([]byte) error) {
+	for {
+		kind, data, err := s.ReadMessage()
+		if err != nil {
+			return
+		}
+		if kind == websocket.BinaryMessage && input(data) != nil {
+			// send returns the reason. Stop here even if only a message was too large.
+			return
+		}
+	}
+}
+
+// send sends data to the client until output or sending fails, and returns the error.
+func (s socket) send(output func() ([]byte, error)) error {
+	for {
+		data, err := output()
+		if err != nil {
+			return err
+		}
+		if len(data) == 0 {
+			continue
+		}
+		var deadline time.Time
+		if s.writeTimeout > 0 {
+			deadline = time.Now().Add(s.writeTimeout)
+		}
+		if err := s.SetWriteDeadline(deadline); err != nil {
+			return err
+		}
+		if err := s.WriteMessage(websocket.BinaryMessage, data); err != nil {
+			return err
+		}
+	}
 }
 
 // console connects a WebSocket to the serial port.
@@ -119,58 +203,14 @@ func (s *Server) console(c call) error {
 		return badRequest("the console requires a WebSocket connection with subprotocol %s", api.ConsoleProtocol)
 	}
 	return s.withPort(c, "console", replay, func(ctx context.Context, port port) error {
-		socket, err := upgrader.Upgrade(c.w, c.r, nil)
-		if err != nil {
-			return nil // Upgrade has sent the response
-		}
-		defer socket.Close()
-		socket.SetReadLimit(messageLimit)
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stop := context.AfterFunc(ctx, func() { socket.Close() })
-		defer stop()
-		go func() {
-			defer cancel()
-			sendInput(socket, port)
-		}()
-		go ping(ctx, socket)
-		closeConsole(socket, sendOutput(socket, port))
+		c.connect(ctx, upgraderFor("console", api.ConsoleProtocol), writeTimeout, func(data []byte) error {
+			return port.Send(&vmpb.ConsoleIO{Data: data})
+		}, func() ([]byte, error) {
+			chunk, err := port.Recv()
+			return chunk.GetData(), err
+		})
 		return nil
 	})
-}
-
-// sendInput sends the client's input to the guest. It returns when the client or the guest is gone. The error is not
-// needed.
-func sendInput(socket *websocket.Conn, port port) {
-	for {
-		kind, data, err := socket.ReadMessage()
-		if err != nil {
-			return
-		}
-		if kind == websocket.BinaryMessage && port.Send(&vmpb.ConsoleIO{Data: data}) != nil {
-			// sendOutput returns the reason. Stop here even if only a message was too large.
-			return
-		}
-	}
-}
-
-// sendOutput sends the output of the guest to the client until the stream fails, and returns the error.
-func sendOutput(socket *websocket.Conn, port port) error {
-	for {
-		chunk, err := port.Recv()
-		if err != nil {
-			return err
-		}
-		if len(chunk.GetData()) == 0 {
-			continue
-		}
-		if err := socket.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-			return err
-		}
-		if err := socket.WriteMessage(websocket.BinaryMessage, chunk.GetData()); err != nil {
-			return err
-		}
-	}
 }
 
 // ping detects clients that are gone without having closed the connection.
@@ -189,8 +229,8 @@ func ping(ctx context.Context, socket *websocket.Conn) {
 	}
 }
 
-// closeConsole sends the client the reason why its console is closed.
-func closeConsole(socket *websocket.Conn, why error) {
+// closeSocket sends the client the reason why its WebSocket is closed.
+func closeSocket(socket *websocket.Conn, why error) {
 	code := websocket.CloseInternalServerErr
 	switch status.Code(why) {
 	case codes.OK:

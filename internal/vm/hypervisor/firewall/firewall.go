@@ -21,8 +21,6 @@ type Rules struct {
 	// HostPorts are the TCP ports of the host's loopback interface that the guest may connect to, at the address
 	// of a gateway.
 	HostPorts []uint16
-	// Forwarded are the TCP ports of the guest that the host may connect to. Their responses go to the gateway.
-	Forwarded []uint16
 	// NoOutside blocks all addresses outside the networks. It also blocks the name servers, through which data
 	// could leave.
 	NoOutside bool
@@ -34,7 +32,8 @@ type Network struct {
 	Prefix netip.Prefix
 	// Gateway is the address that represents the host's loopback interface.
 	Gateway netip.Addr
-	// NameServer is the address that represents the host's name server. It responds only on port 53.
+	// NameServer is the address that represents the host's name server. It responds only on port 53. The hypervisor's
+	// own connections to the guest come from other TCP ports of this address.
 	NameServer netip.Addr
 }
 
@@ -168,12 +167,33 @@ func (r Rules) toGuest(frame []byte) (toGuest, isDiscovery bool) {
 	}), false
 }
 
+// toHost reports whether a frame belongs to a connection that the hypervisor has opened to the guest. Frames that
+// open a connection do not, so the guest cannot connect to the hypervisor.
+func (r Rules) toHost(frame []byte) bool {
+	if len(frame) < ethernetHeader {
+		return false
+	}
+	var p packet
+	var ok bool
+	switch content := frame[ethernetHeader:]; binary.BigEndian.Uint16(frame[ethernetType:]) {
+	case typeIPv4:
+		p, ok = parse4(content)
+	case typeIPv6:
+		p, ok = parse6(content)
+	}
+	if !ok || p.protocol != protocolTCP || !slices.ContainsFunc(r.Networks, func(n Network) bool { return n.NameServer == p.to }) {
+		return false
+	}
+	_, to, ok := p.ports()
+	return ok && to != portDNS && !p.opens()
+}
+
 // allowsInside decides whether a packet to an address of the guest's own network is allowed.
 func (r Rules) allowsInside(network Network, p packet) bool {
 	if p.protocol == protocolICMP || p.protocol == protocolICMPv6 {
 		return !p.fragment
 	}
-	from, to, ok := p.ports()
+	_, to, ok := p.ports()
 	switch {
 	case !ok:
 		return false
@@ -184,7 +204,7 @@ func (r Rules) allowsInside(network Network, p packet) bool {
 	case p.protocol == protocolUDP:
 		return p.to.Is4() && to == portDHCP
 	}
-	return slices.Contains(r.HostPorts, to) || !p.opens() && slices.Contains(r.Forwarded, from)
+	return slices.Contains(r.HostPorts, to)
 }
 
 // ports returns the ports of an unfragmented TCP or UDP packet.

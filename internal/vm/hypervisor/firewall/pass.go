@@ -18,13 +18,21 @@ const (
 	lengthSize = 4
 )
 
+// Elsewhere are functions that get frames of a guest. They must not block. If one is nil, its frames are dropped.
+type Elsewhere struct {
+	// Guests gets the frames for other guests.
+	Guests func(frame []byte)
+	// Host gets the frames of connections that the hypervisor has opened to the guest.
+	Host func(frame []byte)
+}
+
 // Pass reads frames from the guest and writes those that the rules allow to the network. It returns when reading
 // fails. It never waits for the network, because QEMU blocks while Pass does not read. Frames have the format of
 // QEMU's filter-redirector: a length of four bytes, big-endian, followed by the content.
 //
-// Frames for other guests are passed to the function toGuests instead of the network. The function must not block.
-// Frames that look for neighbors go to both. If toGuests is nil, frames for other guests are dropped.
-func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame []byte)) error {
+// Frames for other guests, and those of the hypervisor's own connections to the guest, go elsewhere instead of the
+// network. Frames that look for neighbors go to both.
+func Pass(rules Rules, guest io.Reader, network io.Writer, elsewhere Elsewhere) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})
 	go func() {
@@ -32,10 +40,14 @@ func Pass(rules Rules, guest io.Reader, network io.Writer, toGuests func(frame [
 		write(network, queue)
 	}()
 	err := read(bufio.NewReaderSize(guest, maxFrame), func(frame []byte) {
-		if toGuests != nil {
+		if elsewhere.Host != nil && rules.toHost(frame[lengthSize:]) {
+			elsewhere.Host(frame[lengthSize:])
+			return
+		}
+		if elsewhere.Guests != nil {
 			toGuest, isDiscovery := rules.toGuest(frame[lengthSize:])
 			if toGuest || isDiscovery {
-				toGuests(bytes.Clone(frame[lengthSize:]))
+				elsewhere.Guests(bytes.Clone(frame[lengthSize:]))
 			}
 			if toGuest {
 				return

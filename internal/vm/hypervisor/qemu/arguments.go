@@ -208,10 +208,7 @@ func networkArguments(n *UserNetwork) []string {
 	} else {
 		backend += ",ipv6=off"
 	}
-	for _, forward := range n.Forwards {
-		backend += fmt.Sprintf(",hostfwd=tcp:%s-%s:%d", forward.Host, n.Guest4(), forward.Port)
-	}
-	args := []string{
+	return []string{
 		"-netdev", backend,
 		"-chardev", fmt.Sprintf("socket,id=fromguest,fd=%d", fromGuestFD),
 		"-chardev", fmt.Sprintf("socket,id=tonetwork,fd=%d", toNetworkFD),
@@ -224,15 +221,10 @@ func networkArguments(n *UserNetwork) []string {
 		"-device", object{
 			"driver": "virtio-net-pci", "id": "nic0", "netdev": "net0", "mac": n.MAC.String(), "romfile": "",
 		}.json(),
-	}
-	if n.Switch == "" {
-		return args
-	}
-	return append(args,
 		"-chardev", fmt.Sprintf("socket,id=toguest,fd=%d", toGuestFD),
-		// This queue is what the network sends.
+		// This queue is what the network sends. It gets the frames of other guests and of the hypervisor.
 		"-object", object{"qom-type": "filter-redirector", "id": "guests", "netdev": "net0", "queue": "tx", "indev": "toguest"}.json(),
-	)
+	}
 }
 
 // escape quotes a value in a list of key=value pairs.

@@ -33,11 +33,10 @@ func everything() Config {
 		},
 		Kernel: &Kernel{Path: "/boot/vmlinux", Initrd: "/boot/initrd", Cmdline: "console=ttyS0 quiet"},
 		Network: &UserNetwork{
-			MAC:      net.HardwareAddr{0x02, 0, 0, 0, 0, 7},
-			IPv4:     netip.MustParsePrefix("10.83.7.0/24"),
-			IPv6:     netip.MustParsePrefix("fd83:7::/64"),
-			Switch:   "/run/switch.sock",
-			Forwards: []Forward{{Host: netip.MustParseAddrPort("127.0.0.1:18022"), Port: 22}},
+			MAC:    net.HardwareAddr{0x02, 0, 0, 0, 0, 7},
+			IPv4:   netip.MustParsePrefix("10.83.7.0/24"),
+			IPv6:   netip.MustParsePrefix("fd83:7::/64"),
+			Switch: "/run/switch.sock",
 		},
 		Firmware: []FirmwareItem{{Name: "opt/example/metadata", Path: "/run/vm/metadata.pb"}},
 	}
@@ -194,7 +193,6 @@ func TestArguments_EveryOptionWithQEMU(t *testing.T) {
 	config.Firmware[0].Path = filepath.Join(dir, "item")
 	must(t, os.WriteFile(config.Disks.Seed.Path, make([]byte, 1<<20), 0o400))
 	must(t, os.WriteFile(config.Firmware[0].Path, []byte("item"), 0o600))
-	config.Network.Forwards[0].Host = freePort(t)
 	p := start(t, config)
 	console := attach(t, p)
 	must(t, p.Cont(bounded(t)))
@@ -216,10 +214,6 @@ func TestArguments_EveryOptionWithQEMU(t *testing.T) {
 		t.Errorf("disks and whether they are read-only (-want +got):\n%s", diff)
 	}
 	growOneOfTwo(t, p, data)
-	// The user-mode network listens on behalf of the guest.
-	conn, err := net.Dial("tcp", config.Network.Forwards[0].Host.String())
-	must(t, err)
-	must(t, conn.Close())
 }
 
 // growOneOfTwo enlarges one data disk while the guest runs. Linux identifies the disk by its serial number.
@@ -240,15 +234,6 @@ func growOneOfTwo(t *testing.T, p *Process, data []DataDisk) {
 	if err := p.Grow(bounded(t), "other", 3<<20); err == nil {
 		t.Error("enlarged a disk that does not exist")
 	}
-}
-
-func freePort(t *testing.T) netip.AddrPort {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	address := listener.Addr().(*net.TCPAddr).AddrPort()
-	must(t, listener.Close())
-	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port())
 }
 
 func TestScripts_UseMachineTypeAndFirmware(t *testing.T) {

@@ -163,8 +163,6 @@ type UserNetwork struct {
 	// Address6 is the guest's IPv6 address. QEMU accepts any address, so the address is only validated. If zero,
 	// the guest chooses one.
 	Address6 netip.Addr
-	// Forwards are the ports of the host that are forwarded to the guest.
-	Forwards []Forward
 	// HostPorts are the TCP ports of the host's loopback interface that the guest may connect to, at the addresses
 	// of the gateway.
 	HostPorts []uint16
@@ -175,14 +173,6 @@ type UserNetwork struct {
 	Log *slog.Logger
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
-}
-
-// Forward forwards connections to a TCP port of the host to Guest4.
-type Forward struct {
-	// Host is the IPv4 address and port to listen on.
-	Host netip.AddrPort
-	// Port is the port of the guest.
-	Port uint16
 }
 
 // Offsets of special addresses within the IPv4 network. These are QEMU's defaults, set explicitly for any network.
@@ -230,9 +220,6 @@ func (n UserNetwork) rules() firewall.Rules {
 	}
 	if n.IPv6.IsValid() {
 		rules.Networks = append(rules.Networks, firewall.Network{Prefix: n.IPv6, Gateway: n.Gateway6(), NameServer: n.DNS6()})
-	}
-	for _, forward := range n.Forwards {
-		rules.Forwarded = append(rules.Forwarded, forward.Port)
 	}
 	return rules
 }
@@ -288,7 +275,7 @@ func (n UserNetwork) isFree(address netip.Addr, network netip.Prefix) bool {
 		return false
 	}
 	switch address {
-	case n.Gateway4(), n.DNS4(), n.Gateway6():
+	case n.Gateway4(), n.DNS4(), n.Gateway6(), n.DNS6():
 		return false
 	}
 	// The last address of an IPv4 network is its broadcast address.

@@ -12,8 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -25,10 +23,9 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/child"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/firewall"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qmp"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/tail"
-	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
 const (
@@ -54,8 +51,9 @@ type Process struct {
 	monitor   *qmp.Client
 	console   *console.Console
 	agent     net.Conn
-	directory *os.File // the directory with the sockets of a migration, or nil
-	disks     []string // the nodes that the guest can write to
+	direct    *dialer.Direct // nil without a network
+	directory *os.File       // the directory with the sockets of a migration, or nil
+	disks     []string       // the nodes that the guest can write to
 
 	events observer
 	done   chan struct{}
@@ -101,7 +99,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	p.console = console.New(sockets.ours[consoleFD-firstFD])
 	p.agent = sockets.ours[agentFD-firstFD]
 	filtered := make(chan struct{})
-	go p.filter(config.Network, sockets, filtered)
+	go p.filter(p.attach(config.Network, sockets), sockets, filtered)
 	go p.awaitEnd(filtered)
 	return p, nil
 }
@@ -138,51 +136,6 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 	p.kill()
 	<-p.child.Ended()
 	return fmt.Errorf("starting QEMU: %w", reason)
-}
-
-// filter runs the firewall of the guest's network. Without it, QEMU would pass all frames, so filter kills QEMU
-// before it returns.
-func (p *Process) filter(guest *UserNetwork, sockets *channels, done chan<- struct{}) {
-	defer close(done)
-	fromGuest, toNetwork, toGuest := sockets.ours[fromGuestFD-firstFD], sockets.ours[toNetworkFD-firstFD], sockets.ours[toGuestFD-firstFD]
-	ctx, leave := context.WithCancel(context.Background())
-	defer leave()
-	if guest != nil {
-		err := firewall.Pass(guest.rules(), fromGuest, toNetwork, guest.join(ctx, p.name, toGuest))
-		if errors.Is(err, io.EOF) { // QEMU closes its side when it exits
-			select {
-			case <-p.child.Ended():
-			case <-time.After(endLimit):
-			}
-		}
-		_ = p.child.Signal(syscall.SIGKILL) // fails only if QEMU has already exited
-	}
-	<-p.child.Ended()
-	_ = fromGuest.Close()
-	_ = toNetwork.Close()
-	_ = toGuest.Close()
-}
-
-// join connects the guest to the switch and returns the function that sends frames to other guests. Without a
-// switch it returns nil.
-func (n UserNetwork) join(ctx context.Context, vm string, toGuest io.Writer) func(frame []byte) {
-	if n.Switch == "" {
-		return nil
-	}
-	log := n.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	port := network.Port{VM: vm, MAC: n.MAC, IPv4: n.Guest4(), IPv6: n.Address6, Networks: n.linkNetworks()}
-	link, err := network.Join(ctx, n.Switch, port, func(framed []byte) error {
-		_, err := toGuest.Write(framed)
-		return err
-	}, log)
-	if err != nil {
-		log.Error("cannot connect the guest to other guests", "error", err)
-		return nil
-	}
-	return link.Send
 }
 
 // awaitEnd waits until the process has exited and all of its output was read.

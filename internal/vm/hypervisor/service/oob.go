@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -28,6 +29,8 @@ type Guest interface {
 	Reset(ctx context.Context) error
 	// Console returns the serial port.
 	Console() *console.Console
+	// DialGuest connects to a TCP port of the guest. The text of an error is shown to users.
+	DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 }
 
 // oob implements vmpb.OOBManagementServer.

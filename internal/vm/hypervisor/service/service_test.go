@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/flood"
 )
@@ -46,6 +47,8 @@ type guest struct {
 	port    net.Conn
 	resets  atomic.Int32
 	refuse  error
+	// dial connects to a TCP port. If nil, every port refuses connections.
+	dial func(context.Context, uint16) (dialer.Conn, error)
 }
 
 func newGuest(t *testing.T) *guest {
@@ -56,6 +59,13 @@ func newGuest(t *testing.T) *guest {
 }
 
 func (g *guest) Console() *console.Console { return g.console }
+
+func (g *guest) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
+	if g.dial == nil {
+		return nil, errors.New("connection was refused")
+	}
+	return g.dial(ctx, port)
+}
 
 func (g *guest) Reset(context.Context) error {
 	if g.refuse != nil {
@@ -101,6 +111,11 @@ func TestServer_WithoutGuest(t *testing.T) {
 		if _, err := stream.Recv(); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("console without a guest: %v", err)
 		}
+		forward, err := oob.Forward(bounded(t))
+		must(t, err)
+		if _, err := forward.Recv(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("forwarding without a guest: %v", err)
+		}
 		for _, serving := range []bool{false, true, false} {
 			s.SetServing(serving)
 			want := map[bool]healthpb.HealthCheckResponse_ServingStatus{true: healthpb.HealthCheckResponse_SERVING, false: healthpb.HealthCheckResponse_NOT_SERVING}[serving]
@@ -140,7 +155,10 @@ func TestServer_AuthorizesEachCall(t *testing.T) {
 			must(t, err)
 			_, consoleErr := stream.Recv()
 			_, healthErr := healthpb.NewHealthClient(peer).Check(bounded(t), &healthpb.HealthCheckRequest{})
-			for _, err := range []error{resetErr, consoleErr, healthErr} {
+			forward, err := vmpb.NewOOBManagementClient(peer).Forward(bounded(t))
+			must(t, err)
+			_, forwardErr := forward.Recv()
+			for _, err := range []error{resetErr, consoleErr, forwardErr, healthErr} {
 				if status.Code(err) != codes.PermissionDenied {
 					t.Errorf("error = %v, want PERMISSION_DENIED", err)
 				}

@@ -1,8 +1,10 @@
 // Package dialer connects this process to guests.
 //
-// A [Dialer] is a port of the guests' switch with its own address. It uses gVisor's TCP over IPv4, so it needs
-// neither privileges nor a network interface of the host, and it reaches guests even after they have moved.
-// Nothing listens on its address.
+// It uses gVisor's TCP, so it needs neither privileges nor a network interface of the host. Nothing listens on its
+// addresses.
+//
+// A [Dialer] is a port of the guests' switch with its own address. It reaches guests even after they have moved. A
+// [Direct] is at the other end of one guest's link, and reaches only this guest.
 package dialer
 
 import (
@@ -18,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
@@ -47,17 +50,11 @@ type Dialer struct {
 func New(ctx context.Context, socket string, address netip.Addr, guests netip.Prefix, log *slog.Logger) (*Dialer, error) {
 	port := network.Port{VM: "host", MAC: net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}, IPv4: address}
 	outgoing := channel.New(queued, maxPacket, "")
-	d := &Dialer{
-		stack: stack.New(stack.Options{
-			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
-			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
-		}),
-		local: tcpip.FullAddress{NIC: card, Addr: tcpip.AddrFrom4(address.As4())},
-		guest: guests,
-	}
-	if err := d.configure(outgoing); err != nil {
+	own, err := newStack(outgoing, address)
+	if err != nil {
 		return nil, err
 	}
+	d := &Dialer{stack: own, local: fullAddress(netip.AddrPortFrom(address, 0)), guest: guests}
 	link, err := network.Join(ctx, socket, port, func(framed []byte) error {
 		receive(outgoing, framed[lengthSize:])
 		return nil
@@ -68,42 +65,62 @@ func New(ctx context.Context, socket string, address netip.Addr, guests netip.Pr
 	go func() {
 		defer d.stack.Destroy()
 		for packet := outgoing.ReadContext(ctx); packet != nil; packet = outgoing.ReadContext(ctx) {
-			link.Send(frameOf(port, packet))
+			link.Send(frameOf(port.MAC, nil, packet)) // the switch ignores the receiver
 			packet.DecRef()
 		}
 	}()
 	return d, nil
 }
 
-func (d *Dialer) configure(endpoint stack.LinkEndpoint) error {
-	if err := d.stack.CreateNIC(card, endpoint); err != nil {
-		return fmt.Errorf("creating the network interface: %s", err)
+// newStack returns a network stack with one address, whose packets all go to the endpoint.
+func newStack(endpoint stack.LinkEndpoint, address netip.Addr) (*stack.Stack, error) {
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
+	})
+	if err := s.CreateNIC(card, endpoint); err != nil {
+		return nil, fmt.Errorf("creating the network interface: %s", err)
 	}
-	own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: d.local.Addr.WithPrefix()}
-	if err := d.stack.AddProtocolAddress(card, own, stack.AddressProperties{}); err != nil {
-		return fmt.Errorf("setting the address: %s", err)
+	own := tcpip.ProtocolAddress{Protocol: protocolOf(address), AddressWithPrefix: tcpip.AddrFromSlice(address.AsSlice()).WithPrefix()}
+	if err := s.AddProtocolAddress(card, own, stack.AddressProperties{}); err != nil {
+		return nil, fmt.Errorf("setting the address: %s", err)
 	}
-	d.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: card}})
-	return nil
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: card}, {Destination: header.IPv6EmptySubnet, NIC: card}})
+	return s, nil
+}
+
+func protocolOf(address netip.Addr) tcpip.NetworkProtocolNumber {
+	if address.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+func fullAddress(address netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: card, Addr: tcpip.AddrFromSlice(address.Addr().AsSlice()), Port: address.Port()}
 }
 
 // receive passes the packet of a frame to the network stack.
 func receive(endpoint *channel.Endpoint, frame []byte) {
-	if len(frame) < header.EthernetMinimumSize || header.Ethernet(frame).Type() != header.IPv4ProtocolNumber {
+	if len(frame) < header.EthernetMinimumSize {
+		return
+	}
+	protocol := header.Ethernet(frame).Type()
+	if protocol != header.IPv4ProtocolNumber && protocol != header.IPv6ProtocolNumber {
 		return
 	}
 	packet := stack.NewPacketBuffer(stack.PacketBufferOptions{
 		Payload: buffer.MakeWithData(frame[header.EthernetMinimumSize:]),
 	})
 	defer packet.DecRef()
-	endpoint.InjectInbound(header.IPv4ProtocolNumber, packet)
+	endpoint.InjectInbound(protocol, packet)
 }
 
-// frameOf returns a frame with the packet for the switch, which checks only the sender.
-func frameOf(port network.Port, packet *stack.PacketBuffer) []byte {
+// frameOf returns a frame with the packet.
+func frameOf(from, to net.HardwareAddr, packet *stack.PacketBuffer) []byte {
 	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+packet.Size())
 	header.Ethernet(frame).Encode(&header.EthernetFields{
-		SrcAddr: tcpip.LinkAddress(port.MAC), Type: header.IPv4ProtocolNumber,
+		SrcAddr: tcpip.LinkAddress(from), DstAddr: tcpip.LinkAddress(to), Type: packet.NetworkProtocolNumber,
 	})
 	for _, part := range packet.AsSlices() {
 		frame = append(frame, part...)
@@ -116,10 +133,13 @@ func (d *Dialer) Reaches(address netip.Addr) bool { return d.guest.Contains(addr
 
 // Dial connects to a TCP port of a guest.
 func (d *Dialer) Dial(ctx context.Context, guest netip.AddrPort) (net.Conn, error) {
-	to := tcpip.FullAddress{NIC: card, Addr: tcpip.AddrFrom4(guest.Addr().As4()), Port: guest.Port()}
-	conn, err := gonet.DialTCPWithBind(ctx, d.stack, d.local, to, ipv4.ProtocolNumber)
+	return dial(ctx, d.stack, d.local, guest)
+}
+
+func dial(ctx context.Context, from *stack.Stack, local tcpip.FullAddress, to netip.AddrPort) (*gonet.TCPConn, error) {
+	conn, err := gonet.DialTCPWithBind(ctx, from, local, fullAddress(to), protocolOf(to.Addr()))
 	if err != nil {
-		return nil, fmt.Errorf("connecting to %s: %w", guest, err)
+		return nil, fmt.Errorf("connecting to %s: %w", to, err)
 	}
 	return conn, nil
 }
