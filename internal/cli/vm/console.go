@@ -1,16 +1,18 @@
 package vm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/gorilla/websocket"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
@@ -22,23 +24,33 @@ import (
 // escape disconnects a console on a terminal: Ctrl-], as in telnet and virsh.
 const escape = 0x1d
 
+// connected is the first line of a console on a terminal.
+const connected = "Connected. Ctrl-] disconnects, and so does ~. at the beginning of a line.\r\n"
+
+// consolePace is the interval at which a console that cannot be opened yet is tried.
+const consolePace = time.Second
+
 func newConsole() *cobra.Command {
-	replay, raw := false, false
+	replay, raw, timeout := false, false, time.Duration(0)
 	cmd := newCall(&cobra.Command{
 		Use:   "console NAME",
 		Short: "Connect to the serial console of a virtual machine",
 		Long: `Connect to the serial console of a virtual machine.
 
 Several users can be connected at the same time: all of them see all output and can type. On
-a terminal, Ctrl-] disconnects; the guest keeps running. What the guest writes to a terminal
+a terminal, Ctrl-] disconnects; the guest keeps running. On keyboards without Ctrl-], type ~. at the
+beginning of a line, as in ssh; ~~ there sends one ~. What the guest writes to a terminal
 is limited to text, colors and cursor movements; --raw lifts that limit. A file or a pipe
 gets every byte.`,
 		Example: `  millwright vm console worker-1
-  millwright vm console worker-1 --replay=false`,
+  millwright vm console worker-1 --replay=false
+  millwright vm console worker-1 --timeout 2m`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		out, done := guestOutput(cmd.OutOrStdout(), raw)
 		defer done()
-		conn, err := calls.console(cmd.Context(), vm, replay)
+		conn, err := openWithin(cmd.Context(), timeout, func(ctx context.Context) (*websocket.Conn, error) {
+			return calls.console(ctx, vm, replay)
+		})
 		if err != nil {
 			return fmt.Errorf("cannot connect to the console of virtual machine %s: %w", vm.Name, err)
 		}
@@ -46,6 +58,7 @@ gets every byte.`,
 		return console(cmd.Context(), conn, os.Stdin, out, terminal.Raw(cmd.ErrOrStderr()))
 	})
 	cmd.Flags().BoolVar(&replay, "replay", true, "print the last output first, up to 64 KiB")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to try to connect, also while the virtual machine is not running; 0 tries once")
 	addRaw(cmd, &raw)
 	return cmd
 }
@@ -149,7 +162,7 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 			return fmt.Errorf("cannot set up the terminal: %w", err)
 		}
 		defer term.Restore(int(in.Fd()), before) // errors are ignored at exit
-		fmt.Fprint(messages, "Connected. Ctrl-] disconnects.\r\n")
+		fmt.Fprint(messages, connected)
 	}
 	go func() {
 		if typed(conn, in, onTerminal) {
@@ -170,15 +183,39 @@ func console(ctx context.Context, conn *websocket.Conn, in *os.File, out, messag
 	}
 }
 
+// openWithin opens a console. With a timeout, it retries while the VM or its VM controller is not available, and gives up
+// when the timeout expires.
+func openWithin(ctx context.Context, timeout time.Duration, open func(context.Context) (*websocket.Conn, error)) (conn *websocket.Conn, err error) {
+	if timeout == 0 {
+		return open(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	expired := wait.PollUntilContextCancel(ctx, consolePace, true, func(ctx context.Context) (bool, error) {
+		opened, failure := open(ctx)
+		if ctx.Err() == nil || err == nil {
+			conn, err = opened, failure // not that the timeout has expired, if there is another reason
+		}
+		if apierrors.IsConflict(failure) || apierrors.IsServiceUnavailable(failure) {
+			return false, nil
+		}
+		return true, failure
+	})
+	if errors.Is(expired, context.DeadlineExceeded) && err != nil {
+		return nil, fmt.Errorf("no connection within %s: %w", timeout, err)
+	}
+	return conn, err
+}
+
 // typed sends input until its end, and reports whether the user disconnected. The guest may still print after
 // the end of the input.
 func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
-	buffer := make([]byte, 4096)
+	buffer, keys := make([]byte, 4096), escapes{lineStart: true}
 	for {
 		n, err := in.Read(buffer)
 		piece := buffer[:n]
 		if terminal {
-			piece, _, leave = bytes.Cut(piece, []byte{escape})
+			piece, leave = keys.filter(piece)
 		}
 		if len(piece) > 0 && conn.WriteMessage(websocket.BinaryMessage, piece) != nil {
 			return leave // the reader reports errors
@@ -187,6 +224,34 @@ func typed(conn *websocket.Conn, in io.Reader, terminal bool) (leave bool) {
 			return leave
 		}
 	}
+}
+
+// escapes finds what disconnects a console in the input of a terminal.
+type escapes struct {
+	// lineStart is true if the next byte begins a line.
+	lineStart bool
+	// tilde is true if a line has begun with ~, which is not sent yet.
+	tilde bool
+}
+
+// filter returns the input to send, and whether the user disconnected.
+func (e *escapes) filter(input []byte) (send []byte, leave bool) {
+	for _, key := range input {
+		begun := e.tilde
+		e.tilde = false
+		switch {
+		case key == escape, begun && key == '.':
+			return send, true
+		case begun && key != '~':
+			send = append(send, '~')
+		case !begun && key == '~' && e.lineStart:
+			e.tilde = true
+			continue
+		}
+		send = append(send, key)
+		e.lineStart = key == '\r' || key == '\n'
+	}
+	return send, false
 }
 
 // consoleEnd explains the error that closed a console.
