@@ -37,6 +37,9 @@ var (
 		"millwright vm list":                   "reads",
 		"millwright vm console":                "connects input and output",
 		"millwright vm logs":                   "reads",
+		"millwright vm port-forward":           "connects input and output",
+		"millwright vm ssh":                    "connects input and output",
+		"millwright vm scp":                    "connects input and output",
 	}
 	// withOutput are commands that use no cluster and print results.
 	withOutput = []string{

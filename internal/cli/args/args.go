@@ -30,6 +30,13 @@ func Wrong(err error) error { return &UsageError{Err: err} }
 // Wrongf returns a UsageError with a formatted message.
 func Wrongf(format string, values ...any) error { return Wrong(fmt.Errorf(format, values...)) }
 
+// ExitStatus is the exit status of a program that a command has run, and that has printed why it failed. This program
+// exits with the same status, and prints nothing.
+type ExitStatus int
+
+// Error implements error.
+func (s ExitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
 // None rejects arguments other than flags.
 func None(_ *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -53,6 +53,9 @@ func (p Program) Run(ctx context.Context, root *cobra.Command) int {
 	if err == nil {
 		return 0
 	}
+	if status, is := errors.AsType[args.ExitStatus](err); is {
+		return int(status)
+	}
 	// Several errors are printed on one line.
 	fmt.Fprintf(p.Stderr, "%s: %s\n", root.Name(), messages.Line(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if mistake, ok := errors.AsType[*args.UsageError](err); ok {

@@ -68,6 +68,16 @@ func (r *remote) reset(ctx context.Context, vm client.ObjectKey) error {
 	return r.change(ctx, to(r.client.Post(), vm, "reset"))
 }
 
+// pause requests that a VM is paused.
+func (r *remote) pause(ctx context.Context, vm client.ObjectKey) error {
+	return r.change(ctx, to(r.client.Post(), vm, "pause"))
+}
+
+// unpause requests that a VM continues.
+func (r *remote) unpause(ctx context.Context, vm client.ObjectKey) error {
+	return r.change(ctx, to(r.client.Delete(), vm, "pause"))
+}
+
 // order requests a migration. An empty node means any.
 func (r *remote) order(ctx context.Context, vm client.ObjectKey, node string) error {
 	body, err := json.Marshal(subresources.MigrateOptions{NodeName: node})
@@ -126,7 +136,25 @@ func (r *remote) log(ctx context.Context, vm client.ObjectKey, follow bool, out 
 
 // console opens a console.
 func (r *remote) console(ctx context.Context, vm client.ObjectKey, replay bool) (*gorilla.Conn, error) {
-	path := to(r.client.Get(), vm, "console").Param(subresources.ReplayParameter, strconv.FormatBool(replay))
+	return r.open(ctx, to(r.client.Get(), vm, "console").Param(subresources.ReplayParameter, strconv.FormatBool(replay)), subresources.ConsoleProtocol)
+}
+
+// forward connects to a TCP port of the guest.
+func (r *remote) forward(ctx context.Context, vm client.ObjectKey, port uint16) (*gorilla.Conn, error) {
+	return r.open(ctx, toPort(r.client.Get(), vm, port), subresources.PortForwardProtocol)
+}
+
+// checkForward returns why connections to a TCP port of the guest cannot be opened. It does not open one.
+func (r *remote) checkForward(ctx context.Context, vm client.ObjectKey, port uint16) error {
+	return explain(toPort(r.client.Get(), vm, port).Param("dryRun", metav1.DryRunAll).Do(ctx).Error())
+}
+
+func toPort(request *rest.Request, vm client.ObjectKey, port uint16) *rest.Request {
+	return to(request, vm, "portforward").Param(subresources.PortParameter, strconv.Itoa(int(port)))
+}
+
+// open opens a WebSocket.
+func (r *remote) open(ctx context.Context, path *rest.Request, protocol string) (*gorilla.Conn, error) {
 	if err := path.Error(); err != nil {
 		return nil, err // an invalid name
 	}
@@ -138,14 +166,14 @@ func (r *remote) console(ctx context.Context, vm client.ObjectKey, replay bool) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", r.config.Host, err)
 	}
-	conn, err := websocket.Negotiate(trip, holder, request, subresources.ConsoleProtocol)
+	conn, err := websocket.Negotiate(trip, holder, request, protocol)
 	if err != nil {
 		return nil, r.refused(ctx, err)
 	}
 	return conn, nil
 }
 
-// refused explains why there is no console.
+// refused explains why there is no WebSocket.
 func (r *remote) refused(ctx context.Context, err error) error {
 	if upgrade, ok := errors.AsType[*httpstream.UpgradeFailureError](err); ok {
 		err = upgrade.Cause

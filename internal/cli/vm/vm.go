@@ -30,10 +30,12 @@ func New() *cobra.Command {
 	_, restart := newRestart()
 	return args.Group(&cobra.Command{
 		Use:   "vm",
-		Short: "List virtual machines, start or stop them, open their consoles, reset, migrate or fence them, or replace their hypervisors",
+		Short: "List virtual machines, start or stop them, connect to them, reset, pause, migrate or fence them, or replace their hypervisors",
 		Example: `  millwright vm list -A
-  millwright vm console worker-1`,
-	}, newList(), start, stop, restart, newConsole(), newLogs(), newReset(), newMigrate(), newFence(), newRollout())
+  millwright vm console worker-1
+  millwright vm ssh admin@worker-1`,
+	}, newList(), start, stop, restart, newConsole(), newLogs(), newPortForward(), newSSH(), newSCP(), newReset(), newPause(), newUnpause(),
+		newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {

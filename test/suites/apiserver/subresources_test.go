@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,7 +36,8 @@ import (
 // operations are all operations of users.
 var operations = []struct{ method, subresource, verb string }{
 	{http.MethodGet, "console", "get"}, {http.MethodGet, "log", "get"}, {http.MethodPost, "reset", "create"},
-	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"},
+	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"}, {http.MethodGet, "portforward", "get"},
+	{http.MethodPost, "pause", "create"}, {http.MethodDelete, "pause", "delete"},
 }
 
 // TestSubresources is a single test, because a control plane has only one aggregated API.
@@ -50,8 +53,13 @@ func TestSubresources(t *testing.T) {
 	t.Run("a console whose client does not read", w.within((*world).deafConsole))
 	t.Run("a log", w.within((*world).logs))
 	t.Run("logs without end", w.within((*world).logsWithoutEnd))
+	t.Run("forwarded ports", w.within((*world).forwardedPorts))
+	t.Run("forwarded connections without end", w.within((*world).forwardedWithoutEnd))
 	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
+	t.Run("pause", w.within((*world).pause))
 	t.Run("commands", w.within((*world).commands))
+	t.Run("port-forward", w.within((*world).portForward))
+	t.Run("ssh", w.within((*world).secureShell))
 	t.Run("another installation", w.within((*world).otherInstallation))
 	w.used.Check(t, map[string]string{
 		"create apiservices.apiregistration.k8s.io": "asked for by kube-apiserver when a patch creates the object",
@@ -97,6 +105,9 @@ func (w *world) withoutPermission() {
 		if conn, err := w.dial(access, ""); err == nil || !strings.Contains(err.Error(), "cannot get") {
 			w.t.Errorf("a console: %v, %v", conn, err)
 		}
+		if conn, err := w.forward(access, "22"); err == nil || !strings.Contains(err.Error(), "cannot get") {
+			w.t.Errorf("a forwarded port: %v, %v", conn, err)
+		}
 	}
 	w.untouched()
 }
@@ -109,13 +120,20 @@ func (w *world) commandsWithoutPermission() {
 		{"console", "cannot get resource \"virtualmachines/console\""},
 		{"logs", "cannot get resource \"virtualmachines/log\""},
 		{"reset", "cannot create resource \"virtualmachines/reset\""},
+		{"pause", "cannot create resource \"virtualmachines/pause\""},
+		{"unpause", "cannot delete resource \"virtualmachines/pause\""},
+		{"port-forward", "cannot get resource \"virtualmachines/portforward\""},
+		{"ssh", "cannot get resource \"virtualmachines\""},     // the command reads the VM first
 		{"migrate", "cannot get resource \"virtualmachines\""}, // the command reads the VM first
 		{"list", "cannot list resource \"virtualmachines\""},
 	} {
 		for _, vm := range []string{"web", "none"} {
 			args := []string{"vm", c.command, vm}
-			if c.command == "list" {
+			switch c.command {
+			case "list":
 				args = args[:2]
+			case "port-forward":
+				args = append(args, "22")
 			}
 			out, err := w.run("millwright", file, args...)
 			if _, failed := errors.AsType[*exec.ExitError](err); !failed || strings.Count(out, "\n") != 1 ||
@@ -242,6 +260,11 @@ func (w *world) wrong() {
 		"a VM itself":                 {http.MethodGet, strings.TrimSuffix(w.path("web", ""), "/"), "", http.StatusNotFound, "could not find"},
 		"another verb":                {http.MethodPut, w.path("web", "reset"), "", http.StatusMethodNotAllowed, "not supported"},
 		"a console without WebSocket": {http.MethodGet, w.path("web", "console"), "", http.StatusBadRequest, "WebSocket"},
+		"a port without WebSocket":    {http.MethodGet, w.path("web", "portforward") + "?port=22", "", http.StatusBadRequest, "WebSocket"},
+		"no port":                     {http.MethodGet, w.path("web", "portforward"), "", http.StatusBadRequest, "between 1 and 65535"},
+		"port 0":                      {http.MethodGet, w.path("web", "portforward") + "?port=0", "", http.StatusBadRequest, "between 1 and 65535"},
+		"too high a port":             {http.MethodGet, w.path("web", "portforward") + "?port=65558", "", http.StatusBadRequest, "between 1 and 65535"},
+		"another address":             {http.MethodGet, w.path("web", "portforward") + "?port=10.0.0.1:22", "", http.StatusBadRequest, "between 1 and 65535"},
 		"no truth":                    {http.MethodGet, w.path("web", "log") + "?follow=maybe", "", http.StatusBadRequest, "true or false"},
 		"a field that is not there":   {http.MethodPost, w.path("web", "migrate"), `{"node":"host-2"}`, http.StatusBadRequest, "nodeName"},
 		"no name":                     {http.MethodPost, w.path("web", "migrate"), `{"nodeName":"a/b"}`, http.StatusBadRequest, "not a valid node name"},
@@ -258,7 +281,11 @@ func (w *world) wrong() {
 	if conn, err := w.dial(foreign, ""); err == nil {
 		w.t.Errorf("another site's page gets a console: %v", conn.Subprotocol())
 	}
-	if w.resets.Load() != 0 || w.dials.Load() != before+1 { // the request from another site is rejected last
+	w.program(22, func(conn *net.TCPConn) { _, _ = io.Copy(io.Discard, conn) })
+	if conn, err := w.forward(foreign, "22"); err == nil {
+		w.t.Errorf("another site's page gets a port: %v", conn.Subprotocol())
+	}
+	if w.resets.Load() != 0 || w.dials.Load() != before+2 { // the requests from another site are rejected last
 		w.t.Errorf("%d resets, %d connections", w.resets.Load(), w.dials.Load()-before)
 	}
 }
@@ -398,6 +425,123 @@ func (w *world) logsWithoutEnd() {
 	})
 }
 
+// program runs a program that stands for one in the guest until the end of the test.
+func (w *world) program(port uint16, handle func(*net.TCPConn)) {
+	w.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	w.programs[port] = listener.Addr().String()
+	w.t.Cleanup(func() {
+		delete(w.programs, port)
+		_ = listener.Close()
+	})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // the test is over
+			}
+			go func() {
+				defer conn.Close()
+				handle(conn.(*net.TCPConn))
+			}()
+		}
+	}()
+}
+
+// forwardedPorts checks that a connection carries every byte and the end of each direction, and that a port without a
+// program is reported.
+func (w *world) forwardedPorts() {
+	w.program(80, func(conn *net.TCPConn) {
+		request, _ := io.ReadAll(conn)
+		_, _ = conn.Write(append(request, " and a response"...))
+	})
+	conn, err := w.forward(w.Admin, "80")
+	w.must(err)
+	defer conn.Close()
+	request := bytes.Repeat(everyByte(), 4<<10)
+	for piece := range slices.Chunk(request, 10_000) {
+		w.must(conn.WriteMessage(websocket.BinaryMessage, piece))
+	}
+	w.must(conn.WriteMessage(websocket.TextMessage, []byte("no text")))
+	w.must(conn.WriteMessage(websocket.BinaryMessage, nil)) // the end of the request
+	var got bytes.Buffer
+	for err == nil {
+		var piece []byte
+		piece, err = next(conn)
+		got.Write(piece)
+	}
+	if want := string(request) + " and a response"; got.String() != want || !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+		w.t.Errorf("%d bytes, %v; want %d bytes and the end", got.Len(), err, len(want))
+	}
+	w.program(81, func(conn *net.TCPConn) { _ = conn.SetLinger(0) })
+	broken, err := w.forward(w.Admin, "81")
+	w.must(err)
+	if _, err := next(broken); !websocket.IsCloseError(err, websocket.CloseGoingAway) {
+		w.t.Errorf("a broken connection: %v", err)
+	}
+	if _, err := w.forward(w.Admin, "82"); err == nil || !strings.Contains(err.Error(), "cannot connect to port 82 of the guest: connection was refused") {
+		w.t.Errorf("a port without a program: %v", err)
+	}
+	before := w.dials.Load()
+	if code, body := w.do(w.Admin, http.MethodGet, w.path("web", "portforward")+"?port=80&dryRun=All", ""); code != http.StatusOK || w.dials.Load() != before+1 {
+		w.t.Errorf("a dry run: %d %s", code, body)
+	}
+}
+
+// forwardedWithoutEnd checks that the limit of forwarded connections leaves the console to others, and that a client that
+// does not read keeps only its own connection waiting.
+func (w *world) forwardedWithoutEnd() {
+	w.program(80, func(conn *net.TCPConn) {
+		for {
+			if _, err := conn.Write(everyByte()); err != nil {
+				return
+			}
+		}
+	})
+	var open []*websocket.Conn
+	for range subresources.MaxStreams {
+		conn, err := w.forward(w.Admin, "80") // not read
+		w.must(err)
+		open = append(open, conn)
+	}
+	if _, err := w.forward(w.Admin, "80"); err == nil || !strings.Contains(err.Error(), "too many open portforward streams") {
+		w.t.Errorf("one connection more: %v", err)
+	}
+	_ = w.open(w.Admin, "").Close()
+	if got, err := next(open[0]); err != nil || got[0] != 0 {
+		w.t.Errorf("a client that begins to read gets %d bytes, %v", len(got), err)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	w.eventually("a connection can be opened again", func() bool {
+		conn, err := w.forward(w.Admin, "80")
+		return err == nil && conn.Close() == nil
+	})
+}
+
+// pause checks that a pause is written to the spec once, and withdrawn.
+func (w *world) pause() {
+	mode := func() vmv1alpha1.VirtualMachineMode {
+		vm := &vmv1alpha1.VirtualMachine{}
+		w.must(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(w.vm), vm))
+		return vm.Spec.Mode
+	}
+	for _, c := range []struct {
+		method, query string
+		want          vmv1alpha1.VirtualMachineMode
+	}{
+		{http.MethodDelete, "", vmv1alpha1.ModeRun}, {http.MethodPost, "?dryRun=All", vmv1alpha1.ModeRun}, {http.MethodPost, "", vmv1alpha1.ModePause},
+		{http.MethodPost, "", vmv1alpha1.ModePause}, {http.MethodDelete, "?dryRun=All", vmv1alpha1.ModePause}, {http.MethodDelete, "", vmv1alpha1.ModeRun},
+	} {
+		code, body := w.do(w.Admin, c.method, w.path("web", "pause")+c.query, "")
+		if got := mode(); code != http.StatusOK || got != c.want {
+			w.t.Errorf("%s%s: %d %s; mode %q, want %q", c.method, c.query, code, body, got, c.want)
+		}
+	}
+}
+
 // resetAndMigrate checks that each is done once, and that a migration is requested as if manually.
 func (w *world) resetAndMigrate() {
 	before := w.resets.Load()
@@ -445,6 +589,8 @@ func (w *world) commands() {
 		{"kubectl-millwright", []string{"vm", "reset", "web"}, "web was reset.\n", false},
 		{"millwright", []string{"vm", "reset", "web", "--dry-run=server"}, "web was reset (server dry run).\n", false},
 		{"kubectl-millwright", []string{"vm", "list"}, "host-1", false},
+		{"millwright", []string{"vm", "port-forward", "web", "22"}, "virtualmachines/portforward", true},
+		{"millwright", []string{"vm", "ssh", "none"}, "virtual machine none not found", true},
 		{"millwright", []string{"vm", "logs", "web"}, "last output", false},
 		{"millwright", []string{"vm", "reset", "none"}, `"none" not found`, true},
 		{"millwright", []string{"vm", "migrate", "web"}, "virtualmachines/migrate", true},
