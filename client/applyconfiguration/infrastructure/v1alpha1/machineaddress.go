@@ -11,7 +11,7 @@ import (
 //
 // MachineAddress is an address of a VM.
 type MachineAddressApplyConfiguration struct {
-	// Type of the address.
+	// Type of the address: "Hostname", "ExternalIP", "InternalIP", "ExternalDNS" or "InternalDNS".
 	Type *v1.NodeAddressType `json:"type,omitempty"`
 	// Address is the IP address or DNS name.
 	Address *string `json:"address,omitempty"`

@@ -11,7 +11,7 @@ import (
 //
 // NodeInfo describes the platform of a node.
 type NodeInfoApplyConfiguration struct {
-	// Architecture of the node's processor.
+	// Architecture of the node's processor: "amd64", "arm64", "s390x" or "ppc64le".
 	Architecture *infrastructurev1alpha1.Architecture `json:"architecture,omitempty"`
 	// OperatingSystem of the node.
 	OperatingSystem *string `json:"operatingSystem,omitempty"`

@@ -20,7 +20,7 @@ type NodeTemplateApplyConfiguration struct {
 	Region *string `json:"region,omitempty"`
 	// Zone of the node. If the machine has a failure domain, that is used instead.
 	Zone *string `json:"zone,omitempty"`
-	// Architecture of the node's processor.
+	// Architecture of the node's processor: "amd64", "arm64", "s390x" or "ppc64le".
 	Architecture *infrastructurev1alpha1.Architecture `json:"architecture,omitempty"`
 	// OperatingSystem of the node.
 	OperatingSystem *string `json:"operatingSystem,omitempty"`

@@ -12,9 +12,10 @@ import (
 //
 // MachineDeploymentCondition is a condition of a deployment.
 type MachineDeploymentConditionApplyConfiguration struct {
-	// Type of the condition.
+	// Type of the condition: "Available", "Progressing", "ReplicaFailure", "Frozen", "SelectorOverlap",
+	// "SetReleased" or "RollbackRefused".
 	Type *machinev1alpha1.MachineDeploymentConditionType `json:"type,omitempty"`
-	// Status of the condition.
+	// Status of the condition: "True", "False" or "Unknown".
 	Status *machinev1alpha1.ConditionStatus `json:"status,omitempty"`
 	// LastUpdateTime is when the condition was last written.
 	LastUpdateTime *v1.Time `json:"lastUpdateTime,omitempty"`

@@ -12,9 +12,9 @@ import (
 //
 // MachineSetCondition is a condition of a set.
 type MachineSetConditionApplyConfiguration struct {
-	// Type of the condition.
+	// Type of the condition: "ReplicaFailure", "Frozen" or "SelectorOverlap".
 	Type *machinev1alpha1.MachineSetConditionType `json:"type,omitempty"`
-	// Status of the condition.
+	// Status of the condition: "True", "False" or "Unknown".
 	Status *machinev1alpha1.ConditionStatus `json:"status,omitempty"`
 	// LastTransitionTime is when the status last changed.
 	LastTransitionTime *v1.Time `json:"lastTransitionTime,omitempty"`

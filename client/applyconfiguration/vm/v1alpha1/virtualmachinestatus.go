@@ -40,7 +40,8 @@ type VirtualMachineStatusApplyConfiguration struct {
 	Lease *VirtualMachineLeaseApplyConfiguration `json:"lease,omitempty"`
 	// DiskServer is the server of the disks, with diskAccess Served. If absent, there was none yet.
 	DiskServer *DiskServerStatusApplyConfiguration `json:"diskServer,omitempty"`
-	// Conditions of the VM, by type.
+	// Conditions of the VM, by type: "Ready", "Scheduled", "StorageLocking", "Migrating", "LiveMigratable",
+	// "HypervisorCurrent", "RestartNeeded", "Fenced" and "DisksServed". If a type is absent, it does not apply.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// ObservedGeneration is the generation of the spec that this status belongs to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
