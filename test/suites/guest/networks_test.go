@@ -106,6 +106,15 @@ func bySwitch(t *testing.T) string {
 	return boot(t, sender).until(done)
 }
 
+// freePort returns a port on the loopback address that nothing uses.
+func freePort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
 // byUserMode forwards two ports of the host to one guest. The other guest connects to them.
 func byUserMode(t *testing.T) string {
 	initrd := intruder(t, direct(t).Kernel.Initrd)
