@@ -25,7 +25,7 @@ func (d *Driver) begin(ctx context.Context, c call) (context.Context, trace.Span
 	return d.options.Tracer.Start(ctx, "driver "+c.operation, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 }
 
-// finish ends the span of a call with its code. The error does not contain values of the request's Secret.
+// finish completes the span of a call with its code. The error does not contain values of the request's Secret.
 func finish(span trace.Span, err error) {
 	if span == nil {
 		return

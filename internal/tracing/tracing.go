@@ -79,7 +79,7 @@ func Tracer() trace.Tracer {
 	return nil
 }
 
-// Reconcile starts the span of a reconcile of an object, which may be empty. The returned function ends it with the error of
+// Reconcile starts the span of a reconcile of an object, which may be empty. The returned function completes it with the error of
 // the reconcile.
 func Reconcile(ctx context.Context, object any, namespace, name string) (context.Context, func(error)) {
 	tracer := Tracer()

@@ -84,7 +84,7 @@ func serve(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOpti
 	}
 	server := grpc.NewServer(options...)
 	register(server)
-	go func() { _ = server.Serve(listener) }() // Stop ends it
+	go func() { _ = server.Serve(listener) }() // Stop stops it
 	t.Cleanup(server.Stop)
 	return listener.Addr().String()
 }
