@@ -30,17 +30,21 @@ func TestProviderSpec_MatchesSchema(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("fields (-driver +schema):\n%s", diff)
 	}
+	checkChoices(t, schema)
+	checkLimits(t, schema)
+}
 
+func checkChoices(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
 	var names []string
 	for _, size := range sizes {
 		names = append(names, size.name)
 	}
-	of := func(name string) apiextensionsv1.JSONSchemaProps { return schema.Properties[name] }
 	for name, values := range map[string][]string{
 		"size": names, "firmware": {"BIOS", "UEFI"}, "migrateStrategy": {"Live", "Cold"},
 	} {
 		var choices []string
-		for _, choice := range of(name).Enum {
+		for _, choice := range schema.Properties[name].Enum {
 			var value string
 			if err := json.Unmarshal(choice.Raw, &value); err != nil {
 				t.Fatal(err)
@@ -51,19 +55,23 @@ func TestProviderSpec_MatchesSchema(t *testing.T) {
 			t.Errorf("%s has the choices %v, want %v", name, choices, values)
 		}
 	}
+}
+
+func checkLimits(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
 	for name, most := range map[string]float64{"cpus": maxCPUs, "rootFsSize": maxRootFsSize, graceField: maxGraceSeconds} {
-		if field := of(name); *field.Minimum != 1 || *field.Maximum != most {
+		if field := schema.Properties[name]; *field.Minimum != 1 || *field.Maximum != most {
 			t.Errorf("%s: %v to %v, want 1 to %v", name, *field.Minimum, *field.Maximum, most)
 		}
 	}
-	disks := of("dataDisks")
+	disks := schema.Properties["dataDisks"]
 	if *disks.MaxItems != maxDataDisks || disks.Items.Schema.Properties["name"].Pattern != dataDiskName.String() {
 		t.Errorf("dataDisks: at most %d with names like %s", *disks.MaxItems, disks.Items.Schema.Properties["name"].Pattern)
 	}
-	if of("memory").Pattern != memoryPattern.String() {
-		t.Errorf("memory: %s", of("memory").Pattern)
+	if pattern := schema.Properties["memory"].Pattern; pattern != memoryPattern.String() {
+		t.Errorf("memory: %s", pattern)
 	}
-	if length := of("kernelBoot").Properties["commandLine"].MaxLength; *length != maxCommandLine {
+	if length := schema.Properties["kernelBoot"].Properties["commandLine"].MaxLength; *length != maxCommandLine {
 		t.Errorf("commandLine: at most %d", *length)
 	}
 }

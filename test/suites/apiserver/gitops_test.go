@@ -4,9 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -79,86 +79,102 @@ func TestGitOps_ReplicasOfPool(t *testing.T) {
 	}
 }
 
-// pruned are the parts of a sync policy that decide whether objects are deleted.
-type pruned struct {
-	Prune, SelfHeal bool
+// reference names an object that a tool waits for.
+type reference struct{ APIVersion, Kind, Name, Namespace string }
+
+// kustomization has all fields that the object of Flux may have. They are in Flux' reference; its CRDs are not
+// installed here.
+type kustomization struct {
+	APIVersion, Kind string
+	Metadata         struct{ Name, Namespace string }
+	Spec             struct {
+		Interval, Timeout, Path, TargetNamespace string
+		SourceRef                                struct{ Kind, Name string }
+		Prune                                    bool
+		HealthChecks                             []reference
+		HealthCheckExprs                         []struct{ APIVersion, Kind, Current, Failed string }
+	}
 }
 
-// TestGitOps_ToolsReferToPool checks the objects of the tools, whose CRDs are not installed here: that they have no
-// other fields than those below, which are in the tools' references, and that what they refer to exists.
-func TestGitOps_ToolsReferToPool(t *testing.T) {
-	t.Parallel()
-	type reference struct{ APIVersion, Kind, Name, Namespace string }
-	type metadata struct{ Name, Namespace string }
-	var flux struct {
-		APIVersion, Kind string
-		Metadata         metadata
-		Spec             struct {
-			Interval, Timeout, Path, TargetNamespace string
-			SourceRef                                struct{ Kind, Name string }
-			Prune                                    bool
-			HealthChecks                             []reference
-			HealthCheckExprs                         []struct{ APIVersion, Kind, Current, Failed string }
+// application has all fields that the object of Argo CD may have.
+type application struct {
+	APIVersion, Kind string
+	Metadata         struct{ Name, Namespace string }
+	Spec             struct {
+		Project           string
+		Source            struct{ RepoURL, TargetRevision, Path string }
+		Destination       struct{ Server, Namespace string }
+		IgnoreDifferences []ignored
+		SyncPolicy        struct {
+			Automated   struct{ Prune, SelfHeal bool }
+			SyncOptions []string
 		}
 	}
-	var argo struct {
-		APIVersion, Kind string
-		Metadata         metadata
-		Spec             struct {
-			Project           string
-			Source            struct{ RepoURL, TargetRevision, Path string }
-			Destination       struct{ Server, Namespace string }
-			IgnoreDifferences []struct {
-				Group, Kind  string
-				JSONPointers []string
-			}
-			SyncPolicy struct {
-				Automated   pruned
-				SyncOptions []string
-			}
-		}
-	}
-	for name, into := range map[string]any{"flux/kustomization.yaml": &flux, "argocd/application.yaml": &argo} {
-		if err := yaml.UnmarshalStrict(example(t, name), into); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-	}
-	if got := flux.APIVersion + " " + flux.Kind; got != "kustomize.toolkit.fluxcd.io/v1 Kustomization" {
-		t.Errorf("flux: %s", got)
-	}
-	if got := argo.APIVersion + " " + argo.Kind; got != "argoproj.io/v1alpha1 Application" {
-		t.Errorf("argocd: %s", got)
-	}
-	for _, path := range []string{flux.Spec.Path, argo.Spec.Source.Path} {
-		if strings.TrimPrefix(path, "./") != "examples/gitops/pool" {
-			t.Errorf("it applies %s", path)
-		}
-	}
-	if flux.Spec.Prune || argo.Spec.SyncPolicy.Automated.Prune {
-		t.Error("a pool that is missing in the repository would be deleted")
-	}
-	pools := 0
+}
+
+// ignored are fields that Argo CD leaves to others.
+type ignored struct {
+	Group, Kind  string
+	JSONPointers []string
+}
+
+// pools returns references to the MachineDeployments of the example in a namespace, and checks that they have
+// replicas.
+func pools(t *testing.T, namespace string) (found []reference) {
+	t.Helper()
 	for _, object := range fixture.Objects(t, example(t, "pool/pool.yaml")) {
 		if object.GetKind() != "MachineDeployment" {
 			continue
 		}
-		pools++
-		want := reference{object.GetAPIVersion(), object.GetKind(), object.GetName(), flux.Spec.TargetNamespace}
-		if !slices.Contains(flux.Spec.HealthChecks, want) {
-			t.Errorf("flux does not wait for %v", want)
-		}
-		if replicas, found, err := unstructured.NestedInt64(object.Object, "spec", "replicas"); !found || err != nil || replicas == 0 {
+		found = append(found, reference{object.GetAPIVersion(), object.GetKind(), object.GetName(), namespace})
+		if replicas, there, err := unstructured.NestedInt64(object.Object, "spec", "replicas"); !there || err != nil || replicas == 0 {
 			t.Errorf("%s has %d replicas", object.GetName(), replicas)
 		}
 	}
-	if checks := flux.Spec.HealthCheckExprs; pools == 0 || len(checks) != 1 || checks[0].Kind != "MachineDeployment" {
-		t.Errorf("%d pools, and checks %v", pools, checks)
+	return found
+}
+
+// TestGitOps_FluxWaitsForPools checks that the Kustomization has only known fields, and waits for the existing pools.
+// A test of the chart evaluates its expressions.
+func TestGitOps_FluxWaitsForPools(t *testing.T) {
+	t.Parallel()
+	var flux kustomization
+	if err := yaml.UnmarshalStrict(example(t, "flux/kustomization.yaml"), &flux); err != nil {
+		t.Fatal(err)
 	}
-	ignored := argo.Spec.IgnoreDifferences
-	if len(ignored) != 1 || ignored[0].Group != v1alpha1.GroupName || ignored[0].Kind != "MachineDeployment" || !slices.Equal(ignored[0].JSONPointers, []string{"/spec/replicas"}) {
-		t.Errorf("Argo CD ignores %v", ignored)
+	if got := flux.APIVersion + " " + flux.Kind; got != "kustomize.toolkit.fluxcd.io/v1 Kustomization" {
+		t.Errorf("it is a %s", got)
+	}
+	if flux.Spec.Path != "./examples/gitops/pool" || flux.Spec.Prune {
+		t.Errorf("it applies %s and deletes pools that are missing there: %t", flux.Spec.Path, flux.Spec.Prune)
+	}
+	if diff := cmp.Diff(pools(t, flux.Spec.TargetNamespace), flux.Spec.HealthChecks); diff != "" {
+		t.Errorf("pools (-existing +awaited):\n%s", diff)
+	}
+	if checks := flux.Spec.HealthCheckExprs; len(checks) != 1 || checks[0].Kind != "MachineDeployment" {
+		t.Errorf("it has the checks %v", checks)
+	}
+}
+
+// TestGitOps_ArgoCDLeavesReplicas checks that the Application has only known fields, and leaves replicas to an
+// autoscaler.
+func TestGitOps_ArgoCDLeavesReplicas(t *testing.T) {
+	t.Parallel()
+	var argo application
+	if err := yaml.UnmarshalStrict(example(t, "argocd/application.yaml"), &argo); err != nil {
+		t.Fatal(err)
+	}
+	if got := argo.APIVersion + " " + argo.Kind; got != "argoproj.io/v1alpha1 Application" {
+		t.Errorf("it is a %s", got)
+	}
+	if argo.Spec.Source.Path != "examples/gitops/pool" || argo.Spec.SyncPolicy.Automated.Prune {
+		t.Errorf("it applies %s and deletes pools that are missing there: %t", argo.Spec.Source.Path, argo.Spec.SyncPolicy.Automated.Prune)
+	}
+	want := []ignored{{v1alpha1.GroupName, "MachineDeployment", []string{"/spec/replicas"}}}
+	if diff := cmp.Diff(want, argo.Spec.IgnoreDifferences); diff != "" {
+		t.Errorf("ignored differences (-want +got):\n%s", diff)
 	}
 	if options := argo.Spec.SyncPolicy.SyncOptions; !slices.Contains(options, "RespectIgnoreDifferences=true") {
-		t.Errorf("Argo CD syncs with %v", options)
+		t.Errorf("it syncs with %v", options)
 	}
 }
