@@ -46,7 +46,7 @@ func pagesOf(kinds []kind, specs []providerSpec) map[string][]byte {
 	index.WriteString("\n## Provider specifications\n\n")
 	for _, spec := range specs {
 		p, name := page{seen: map[string]string{}}, "provider-spec-"+spec.driver+".md"
-		fmt.Fprintf(&p.text, "%s# Provider specification of the driver %s\n\n%s [The `%[2]s` driver](../../driver-%[2]s.md) describes their use.\n",
+		fmt.Fprintf(&p.text, "%s# Provider specification of the driver %s\n\n%s [The `%[2]s` driver](../../drivers/%[2]s.md) describes their use.\n",
 			generated, spec.driver, oneLine(spec.schema.Description))
 		p.object("providerSpec", "##", spec.schema)
 		fmt.Fprintf(index, "* [`%s`](%s): %s\n", spec.driver, name, firstSentence(spec.schema.Description))

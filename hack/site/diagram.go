@@ -226,7 +226,7 @@ func (c *chart) isGroup(name string) bool {
 	return slices.ContainsFunc(c.groups, func(g *group) bool { return g.name == name })
 }
 
-// end returns the node at the end of an edge, and whether the edge ends at a group instead, of which it is any node.
+// end returns the node at the end of an edge, and whether the edge leads to a group instead, of which it is any node.
 func (c *chart) end(name string) (of string, isGroup bool) {
 	if !c.isGroup(name) {
 		return name, false
@@ -247,15 +247,15 @@ const labelWidth = 22
 // wrap breaks a label into lines.
 func wrap(label string) string {
 	lines := []string{""}
-	for word := range strings.FieldsSeq(strings.ReplaceAll(label, "<br/>", " ")) {
+	for part := range strings.FieldsSeq(strings.ReplaceAll(label, "<br/>", " ")) {
 		last := &lines[len(lines)-1]
 		switch {
 		case *last == "":
-			*last = word
-		case len(*last)+len(word) < labelWidth:
-			*last += " " + word
+			*last = part
+		case len(*last)+len(part) < labelWidth:
+			*last += " " + part
 		default:
-			lines = append(lines, word)
+			lines = append(lines, part)
 		}
 	}
 	return strings.Join(lines, "\n")

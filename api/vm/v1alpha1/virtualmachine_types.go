@@ -125,9 +125,9 @@ type VirtualMachineSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	// +optional
 	TerminationGracePeriodSeconds int32 `json:"terminationGracePeriodSeconds,omitempty"`
-	// RunStrategy determines when the guest runs: "Always" starts it again however it ends; "RerunOnFailure"
+	// RunStrategy determines when the guest runs: "Always" starts it again whenever it stops; "RerunOnFailure"
 	// starts it again unless it shuts itself down; "Once" starts it once only; "Halted" shuts it down and does not
-	// start it. A guest with an ephemeral disk loses the disk when it ends. See AnnotationRestart.
+	// start it. A guest with an ephemeral disk loses the disk when it stops. See AnnotationRestart.
 	// +kubebuilder:default=Always
 	// +optional
 	RunStrategy RunStrategy `json:"runStrategy,omitempty"`
@@ -221,7 +221,7 @@ const (
 type RunStrategy string
 
 const (
-	// RunAlways starts the guest again however it ends. It is the default.
+	// RunAlways starts the guest again whenever it stops. It is the default.
 	RunAlways RunStrategy = "Always"
 	// RunRerunOnFailure starts the guest again unless it has shut itself down.
 	RunRerunOnFailure RunStrategy = "RerunOnFailure"

@@ -28,8 +28,8 @@ func (w *testEnv) requestRestart(name string) {
 func (w *testEnv) awaitDeletion(h *hypervisor, pod *corev1.Pod) {
 	w.Helper()
 	w.eventually("the pod is being deleted", func() bool { return !w.gone(pod, pod.Name) && pod.DeletionTimestamp != nil })
-	if answer := <-h.requestTarget(); answer.err != nil || answer.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
-		w.Errorf("the response to a hypervisor that must shut down is %v, %v", answer.EnsureMigrationTargetResponse, answer.err)
+	if got := <-h.requestTarget(); got.err != nil || got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN {
+		w.Errorf("the response to a hypervisor that must shut down is %v, %v", got.EnsureMigrationTargetResponse, got.err)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestRunStrategy_Halted(t *testing.T) {
 	w.wantStopped("a", v1alpha1.ReasonHalted, pod)
 	w.requestRestart("a")
 	if !w.hasEvent("ShuttingDown", "Shutting down the guest in pod "+pod.Name) {
-		t.Error("no event says that the guest is shut down")
+		t.Error("there is no event about the shutdown of the guest")
 	}
 	w.change("a", follows(v1alpha1.RunAlways))
 	if next := w.awaitPod("a", pod.Name); w.specOf(next).GetMode() != vmpb.VMSpec_SM_RUN {

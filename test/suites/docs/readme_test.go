@@ -9,8 +9,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// maxWords is the maximum number of words in the README, including its commands and the output of explain.
-const maxWords = 500
+// maxLength is the maximum length of the README in words, including its commands and the output of explain.
+const maxLength = 500
 
 // TestReadme_IsShort also checks that it names what continuous integration runs.
 func TestReadme_IsShort(t *testing.T) {
@@ -19,8 +19,8 @@ func TestReadme_IsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := read(t, filepath.Join(root, "README.md"))
-	if words := len(strings.Fields(text)); words > maxWords {
-		t.Errorf("the README has %d words, at most %d are allowed", words, maxWords)
+	if length := len(strings.Fields(text)); length > maxLength {
+		t.Errorf("the README has %d words, at most %d are allowed", length, maxLength)
 	}
 	var targets []string
 	for _, found := range regexp.MustCompile(`(?m)^(?:exec )?make ([a-z-]+)$`).FindAllStringSubmatch(read(t, filepath.Join(root, ".ci", "run")), -1) {

@@ -54,9 +54,9 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// host with migrateStrategy Cold, before it is terminated. A longer time applies when the VM's next hypervisor
 	// starts. Defaults to 20.
 	TerminationGracePeriodSeconds *int32 `json:"terminationGracePeriodSeconds,omitempty"`
-	// RunStrategy determines when the guest runs: "Always" starts it again however it ends; "RerunOnFailure"
+	// RunStrategy determines when the guest runs: "Always" starts it again whenever it stops; "RerunOnFailure"
 	// starts it again unless it shuts itself down; "Once" starts it once only; "Halted" shuts it down and does not
-	// start it. A guest with an ephemeral disk loses the disk when it ends. See AnnotationRestart.
+	// start it. A guest with an ephemeral disk loses the disk when it stops. See AnnotationRestart.
 	RunStrategy *vmv1alpha1.RunStrategy `json:"runStrategy,omitempty"`
 	// Mode determines whether the guest runs ("Run") or its CPUs are stopped while its hypervisor keeps its
 	// memory ("Pause").

@@ -91,7 +91,7 @@ func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
 	return pod != "" && pod == vm.Status.ActivePodName
 }
 
-// Restarts reports whether the user requested that the guest of the active Pod ends and starts again.
+// Restarts reports whether the user requested that the guest of the active Pod stops and starts again.
 func Restarts(vm *v1alpha1.VirtualMachine) bool {
 	pod := vm.Annotations[v1alpha1.AnnotationRestart]
 	return pod != "" && pod == vm.Status.ActivePodName
