@@ -34,10 +34,10 @@ func check(site fs.FS) error {
 
 // checkLinks returns an error for each broken link of the pages.
 func checkLinks(site fs.FS, pages []string) (err error) {
-	texts := map[string]string{}
+	texts, headings := map[string]string{}, map[string]map[string]bool{}
 	for _, name := range pages {
 		text, readErr := fs.ReadFile(site, name)
-		texts[name], err = string(text), errors.Join(err, readErr)
+		texts[name], headings[name], err = string(text), anchors(string(text)), errors.Join(err, readErr)
 	}
 	for _, name := range pages {
 		for _, match := range reference.FindAllStringSubmatch(texts[name], -1) {
@@ -52,7 +52,7 @@ func checkLinks(site fs.FS, pages []string) (err error) {
 			}
 			if info, statErr := fs.Stat(site, target); statErr != nil || info.IsDir() {
 				err = errors.Join(err, fmt.Errorf("%s links to %s, which does not exist", name, link))
-			} else if link.Fragment != "" && !anchors(texts[target])[link.Fragment] {
+			} else if link.Fragment != "" && !headings[target][link.Fragment] {
 				err = errors.Join(err, fmt.Errorf("%s links to %s, which has no such heading", name, link))
 			}
 		}
