@@ -20,8 +20,8 @@ type page struct {
 	LinkTitle string `json:"linkTitle,omitempty"`
 	// Weight is the position of the page in the index, from 1. Zero means that the page is not in the index.
 	Weight int `json:"weight,omitempty"`
-	// Params is the group of the page in its section.
-	Params map[string]string `json:"params,omitempty"`
+	// Group is the name of the group of pages in its section. It is empty in a section without groups.
+	Group string `json:"group,omitempty"`
 }
 
 var (
@@ -43,11 +43,7 @@ func readIndex(text string) map[string]page {
 		case match[2] != "":
 			group = match[2]
 		default:
-			front := page{LinkTitle: plain(match[3]), Weight: weight}
-			if group != "" {
-				front.Params = map[string]string{"group": group}
-			}
-			pages[match[4]] = front
+			pages[match[4]] = page{LinkTitle: plain(match[3]), Weight: weight, Group: group}
 			if top := path.Join(path.Dir(match[4]), "_index.md"); pages[top].Title == "" {
 				pages[top] = page{Title: section, Weight: weight}
 			}

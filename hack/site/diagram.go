@@ -44,7 +44,7 @@ func (p *painter) paint(ctx context.Context, flowchart string) (string, error) {
 		return "", fmt.Errorf("Graphviz returned no picture of %q", flowchart)
 	}
 	element = decoration.ReplaceAllString(strings.TrimSpace(element), "")
-	return strings.ReplaceAll("<svg"+element, "\n\n", "\n"), nil
+	return strings.ReplaceAll("<svg "+element, "\n\n", "\n"), nil
 }
 
 // chart is a Mermaid flowchart: the part of the language that the pages use.

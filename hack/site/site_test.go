@@ -16,7 +16,7 @@ func TestIndex_GivesOrderAndGroups(t *testing.T) {
 		"get-started/_index.md":     {Title: "Get started", Weight: 2},
 		"get-started/local-mode.md": {LinkTitle: "On a laptop", Weight: 2},
 		"tasks/_index.md":           {Title: "Tasks", Weight: 5},
-		"tasks/pool.md":             {LinkTitle: "Pools", Weight: 5, Params: map[string]string{"group": "Machines"}},
+		"tasks/pool.md":             {LinkTitle: "Pools", Weight: 5, Group: "Machines"},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
