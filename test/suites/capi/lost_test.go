@@ -72,19 +72,19 @@ func TestMillwrightMachine_LostVMIsReportedAndFoundAgain(t *testing.T) {
 	h.eventually(func(g gomega.Gomega) { h.settled(g, 0) })
 }
 
-// goesSilent sets a node's condition as the node controller does about a minute after the last heartbeat. It changes the
-// node at each call, because the core ignores a change of the node that its cache has before the Machine's nodeRef.
+// goesSilent sets a node's conditions as the node controller does about a minute after the last heartbeat: all of them,
+// which older cores require. It changes the node at each call, because the core ignores a change of the node that its cache
+// has before the Machine's nodeRef.
 func (h *harness) goesSilent(g gomega.Gomega, name string) {
 	node := h.node(g, name)
 	for i := range node.Status.Conditions {
-		if ready := &node.Status.Conditions[i]; ready.Type == corev1.NodeReady {
-			if ready.Status != corev1.ConditionUnknown {
-				ready.Status, ready.Reason, ready.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown", metav1.Now()
-			}
-			ready.LastHeartbeatTime = metav1.Now()
-			g.Expect(h.Client.Status().Update(h.t.Context(), node)).To(gomega.Succeed())
+		condition := &node.Status.Conditions[i]
+		if condition.Status != corev1.ConditionUnknown {
+			condition.Status, condition.Reason, condition.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown", metav1.Now()
 		}
+		condition.LastHeartbeatTime = metav1.Now()
 	}
+	g.Expect(h.Client.Status().Update(h.t.Context(), node)).To(gomega.Succeed())
 }
 
 // staysProvisioned checks that the object stays provisioned and that nothing has failed permanently.
