@@ -102,15 +102,7 @@ func (w *world) secureShell() {
 		w.t.Skipf("the client of OpenSSH is not installed: %v", err)
 	}
 	file, home := w.forwarder(), w.t.TempDir()
-	run := func(args ...string) (string, int) {
-		command := program.Command(w.t.Context(), append([]string{"vm", "ssh", "--kubeconfig", file, "-n", w.Namespace}, args...)...)
-		command.Env = append(command.Env, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "my config"), "SSH_AUTH_SOCK=")
-		out, err := command.CombinedOutput()
-		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-			w.t.Fatal(err)
-		}
-		return string(out), command.ProcessState.ExitCode()
-	}
+	run := func(args ...string) (string, int) { return w.ssh(file, home, args...) }
 	w.program(22, w.sshServer())
 	for range 2 { // the second time, the host key is known
 		if out, code := run("admin@web", "--", "greet", "the world"); code != 7 || !strings.Contains(out, "admin ran greet the world\n") {
@@ -132,6 +124,18 @@ func (w *world) secureShell() {
 	if out, code := run("admin@web", "-p", "23"); code != 255 || !strings.Contains(out, "cannot connect to port 23 of the guest") {
 		w.t.Errorf("a port without a program: exit status %d:\n%s", code, out)
 	}
+}
+
+// ssh runs "vm ssh" with a kubeconfig and a home directory, and returns its output and exit status.
+func (w *world) ssh(kubeconfig, home string, args ...string) (string, int) {
+	w.t.Helper()
+	command := program.Command(w.t.Context(), append([]string{"vm", "ssh", "--kubeconfig", kubeconfig, "-n", w.Namespace}, args...)...)
+	command.Env = append(command.Env, "HOME="+home, "XDG_CONFIG_HOME="+filepath.Join(home, "my config"), "SSH_AUTH_SOCK=")
+	out, err := command.CombinedOutput()
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		w.t.Fatal(err)
+	}
+	return string(out), command.ProcessState.ExitCode()
 }
 
 // recreate replaces the VM by another one with the same name.
