@@ -119,7 +119,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		FailureDomain:                 "rack-7",
 		TerminationGracePeriodSeconds: 120,
 
-		MigrateStrategy: vmv1alpha1.MigrateCold, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
+		MigrateStrategy: vmv1alpha1.MigrateCold, RunStrategy: vmv1alpha1.RunAlways, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}, HostName: "pool-1.a"},
 		KernelBoot: &vmv1alpha1.KernelBoot{
 			Kernel: vmv1alpha1.BootFile{URL: "http://example.com/k", Checksum: checksum}, Initrd: &vmv1alpha1.BootFile{URL: "file:///i", Checksum: sha512},

@@ -208,7 +208,7 @@ func (s *sshCommand) prepare(ctx context.Context, at login) (host string, option
 	options = append(options, "-o", "ProxyCommand="+proxy,
 		"-o", "HostKeyAlias="+hostKeyAlias(vm.UID), "-o", "UserKnownHostsFile="+keys,
 		// The API server and the hypervisor have authenticated the virtual machine.
-		"-o", "StrictHostKeyChecking=accept-new")
+		"-o", "StrictHostKeyChecking=accept-new", "-o", "HashKnownHosts=no")
 	if at.user != "" {
 		options = append(options, "-o", "User="+at.user)
 	}

@@ -84,7 +84,7 @@ func TestSSH_Arguments(t *testing.T) {
 	}
 	keys := `UserKnownHostsFile="` + filepath.Join(os.Getenv("HOME"), ".config", "millwright", "vm_known_hosts") + `"`
 	common := func(port string) []string {
-		return []string{"-o", proxy(port), "-o", "HostKeyAlias=millwright-vm-6b0ff0b6", "-o", keys, "-o", "StrictHostKeyChecking=accept-new"}
+		return []string{"-o", proxy(port), "-o", "HostKeyAlias=millwright-vm-6b0ff0b6", "-o", keys, "-o", "StrictHostKeyChecking=accept-new", "-o", "HashKnownHosts=no"}
 	}
 	for name, test := range map[string]struct {
 		cmd  *cobra.Command

@@ -22,9 +22,9 @@ import (
 )
 
 // forwarder returns the kubeconfig of a user with permission to forward ports.
-func (w *world) forwarder() string {
+func (w *world) forwarder(name string) string {
 	w.t.Helper()
-	access := w.user("forwarder", on("portforward", "get"),
+	access := w.user(name, on("portforward", "get"),
 		rbacv1.PolicyRule{APIGroups: []string{"vm.metropolis.monogon.dev"}, Resources: []string{"virtualmachines"}, Verbs: []string{"get", "list"}})
 	w.eventually("the user gets ports", func() bool {
 		code, _ := w.do(access, http.MethodGet, w.path("web", "portforward")+"?port=80&dryRun=All", "")
@@ -40,7 +40,7 @@ func (w *world) portForward() {
 		request, _ := io.ReadAll(conn)
 		_, _ = conn.Write(append([]byte("you sent "), request...))
 	})
-	file := w.forwarder()
+	file := w.forwarder("forwarder")
 	out := &program.Output{}
 	command := program.Command(w.t.Context(), "vm", "port-forward", "web", ":80", ":81", "--kubeconfig", file, "-n", w.Namespace)
 	command.Stdout, command.Stderr = out, out
@@ -101,7 +101,7 @@ func (w *world) secureShell() {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		w.t.Skipf("the client of OpenSSH is not installed: %v", err)
 	}
-	file, home := w.forwarder(), w.t.TempDir()
+	file, home := w.forwarder("shell"), w.t.TempDir()
 	run := func(args ...string) (string, int) { return w.ssh(file, home, args...) }
 	w.program(22, w.sshServer())
 	for range 2 { // the second time, the host key is known

@@ -98,8 +98,10 @@ func withStream[M any](s *Server, c call, subresource string,
 	late := time.AfterFunc(startTimeout, cancel)
 	header, err := stream.Header()
 	if !late.Stop() || err != nil || header == nil {
-		_, why := stream.Recv() // returns the actual error
-		return c.failure(errors.Join(why, err))
+		if _, why := stream.Recv(); why != nil { // the actual error; joined with another one, it would lose its message
+			err = why
+		}
+		return c.failure(err)
 	}
 	return use(ctx, stream, header)
 }
