@@ -15,13 +15,16 @@ import (
 var (
 	// withoutOutput are commands that use a cluster and have no --output.
 	withoutOutput = map[string]string{
-		"millwright rollout status": "shows progress, as kubectl rollout status",
-		"millwright rollout diff":   "compares texts, as kubectl diff",
-		"millwright vm console":     "connects input and output",
-		"millwright vm logs":        "prints what the guest has written",
-		"millwright vm reset":       "changes no object",
-		"millwright vm fence":       "shows progress",
-		"millwright vm rollout":     "shows progress",
+		"millwright rollout status":  "shows progress, as kubectl rollout status",
+		"millwright rollout diff":    "compares texts, as kubectl diff",
+		"millwright vm console":      "connects input and output",
+		"millwright vm logs":         "prints what the guest has written",
+		"millwright vm reset":        "changes no object",
+		"millwright vm fence":        "shows progress",
+		"millwright vm port-forward": "connects input and output",
+		"millwright vm ssh":          "connects input and output",
+		"millwright vm scp":          "copies files",
+		"millwright vm rollout":      "shows progress",
 	}
 	// withoutDryRun are commands that use a cluster and change nothing.
 	withoutDryRun = map[string]string{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -127,8 +128,9 @@ func pools(t *testing.T, namespace string) (found []reference) {
 			continue
 		}
 		found = append(found, reference{object.GetAPIVersion(), object.GetKind(), object.GetName(), namespace})
-		if replicas, there, err := unstructured.NestedInt64(object.Object, "spec", "replicas"); !there || err != nil || replicas == 0 {
-			t.Errorf("%s has %d replicas", object.GetName(), replicas)
+		pool := &v1alpha1.MachineDeployment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, pool); err != nil || pool.Spec.Replicas == 0 {
+			t.Errorf("%s has %d replicas, %v", object.GetName(), pool.Spec.Replicas, err)
 		}
 	}
 	return found

@@ -74,6 +74,7 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 		VMIPs:           []string{"192.0.2.1/32", "2001:db8::1"},
 		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold,
+		RunStrategy:     vmv1alpha1.RunRerunOnFailure,
 		Mode:            vmv1alpha1.ModePause,
 		LeaseMode:       vmv1alpha1.LeaseFullLeases,
 
@@ -133,7 +134,7 @@ func TestVirtualMachine_Defaults(t *testing.T) {
 	})
 	must(t, vmClient(t, e).Create(t.Context(), vm))
 	want := vmv1alpha1.VirtualMachineSpec{
-		MigrateStrategy: vmv1alpha1.MigrateLive, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
+		MigrateStrategy: vmv1alpha1.MigrateLive, RunStrategy: vmv1alpha1.RunAlways, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "userData"}},
 	}
 	if diff := cmp.Diff(want, vm.Spec); diff != "" {
