@@ -474,9 +474,13 @@ func (w *world) forwardedPorts() {
 	if want := string(request) + " and a response"; got.String() != want || !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
 		w.t.Errorf("%d bytes, %v; want %d bytes and the end", got.Len(), err, len(want))
 	}
-	w.program(81, func(conn *net.TCPConn) { _ = conn.SetLinger(0) })
+	w.program(81, func(conn *net.TCPConn) {
+		_, _ = conn.Read(make([]byte, 1)) // an earlier reset could be one of the attempt to connect
+		_ = conn.SetLinger(0)
+	})
 	broken, err := w.forward(w.Admin, "81")
 	w.must(err)
+	w.must(broken.WriteMessage(websocket.BinaryMessage, []byte("x")))
 	if _, err := next(broken); !websocket.IsCloseError(err, websocket.CloseGoingAway) {
 		w.t.Errorf("a broken connection: %v", err)
 	}
