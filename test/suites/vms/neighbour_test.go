@@ -57,6 +57,7 @@ func listening(t *testing.T, pid int) (found procfs.NetTCP) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	//lint:ignore SA1019 netlink cannot read the sockets of another network namespace
 	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
 		sockets, err := read()
 		if err != nil {
