@@ -41,7 +41,7 @@ func (p *painter) paint(ctx context.Context, flowchart string) (string, error) {
 	}
 	_, element, found := strings.Cut(svg.String(), "<svg")
 	if !found {
-		return "", fmt.Errorf("Graphviz returned no picture of %q", flowchart)
+		return "", fmt.Errorf("no picture from Graphviz for %q", flowchart)
 	}
 	element = decoration.ReplaceAllString(strings.TrimSpace(element), "")
 	return strings.ReplaceAll("<svg "+element, "\n\n", "\n"), nil
