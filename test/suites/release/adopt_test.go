@@ -50,7 +50,7 @@ func (p *page) isAdopted(t *testing.T, next *page) {
 			outputs = append(outputs, a.shell(block))
 			switch {
 			case section.title == "Install the manager":
-				a.startManager("/work/millwright")
+				a.startManager("/trial/millwright")
 			case section.title == "Upgrade" && i == 0:
 				a.manager.Stop()
 				a.startManager("/next/millwright")
@@ -103,7 +103,7 @@ func sections(t *testing.T, file string) []section {
 func (a *adopter) prepare(next *page) {
 	a.t.Helper()
 	a.root = a.t.TempDir()
-	for _, dir := range []string{"usr", "proc", "dev", "tmp", "root", "opt/bin", "work", "next"} {
+	for _, dir := range []string{"usr", "proc", "dev", "tmp", "root", "opt/bin", "trial", "next"} {
 		if err := os.MkdirAll(filepath.Join(a.root, dir), 0o755); err != nil {
 			a.t.Fatal(err)
 		}
@@ -120,9 +120,9 @@ func (a *adopter) prepare(next *page) {
 		cp "$2/kubectl" opt/bin/ && cp "$3" work/kubeconfig`, a.root, binaries, a.cluster.ControlPlane.Kubeconfig())
 	a.page.shell(`go -C "$1/test/suites/chart" build -trimpath -ldflags -s -o "$2/opt/bin/helm" helm.sh/helm/v3/cmd/helm`, root(a.t), a.root)
 	for _, name := range []string{"SHA256SUMS", "millwright_0.1.0_linux_amd64.tar.gz", "millwright-controlplane_0.1.0_linux_amd64.tar.gz", "millwright-chart_0.1.0.tgz", "millwright-manifests_0.1.0.tar.gz"} {
-		a.copy(name, filepath.Join(a.root, "work"))
+		a.copy(name, filepath.Join(a.root, "trial"))
 	}
-	next.copy("millwright-chart_0.1.1.tgz", filepath.Join(a.root, "work"))
+	next.copy("millwright-chart_0.1.1.tgz", filepath.Join(a.root, "trial"))
 	a.page.shell(`tar -xzf "$1/millwright_0.1.1_linux_amd64.tar.gz" -C "$2/next"`, next.dir, a.root)
 }
 
@@ -144,9 +144,9 @@ func (a *adopter) mount(source, at, kind string, flags uintptr) {
 func (a *adopter) command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, path, args...)
 	command.Path, command.Err = path, nil // the path is one below the root directory
-	command.Dir = "/work"
+	command.Dir = "/trial"
 	command.Env = []string{
-		"HOME=/root", "PATH=/opt/bin:/usr/bin:/bin", "KUBECONFIG=/work/kubeconfig",
+		"HOME=/root", "PATH=/opt/bin:/usr/bin:/bin", "KUBECONFIG=/trial/kubeconfig",
 		"VERSION=0.1.0", "NEXT=0.1.1", "REPOSITORY=" + image,
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Chroot: a.root, Pdeathsig: syscall.SIGKILL}
@@ -209,10 +209,10 @@ func (a *adopter) kubeconfig(account string) string {
 	file.AuthInfos["test"] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
 	file.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
 	file.CurrentContext = "test"
-	if err := clientcmd.WriteToFile(*file, filepath.Join(a.root, "work", "manager.kubeconfig")); err != nil {
+	if err := clientcmd.WriteToFile(*file, filepath.Join(a.root, "trial", "manager.kubeconfig")); err != nil {
 		a.t.Fatal(err)
 	}
-	return "/work/manager.kubeconfig"
+	return "/trial/manager.kubeconfig"
 }
 
 // isPushed pushes the images and the chart to a registry on this host, from which containerd runs the image, and helm renders
