@@ -40,7 +40,6 @@ func TestCrash_BrokenBuildsAreFound(t *testing.T) {
 		{boasts, "as many available as have to be", "rolling update", "driver CreateMachine", errTooFew},
 		{unmarks, "the machine that was named goes, and no other", "scale down by name", "api patch machinesets ", errVictim},
 		{thaws, "a frozen set creates nothing", "frozen", "api patch machinesets ", errFrozen},
-		{rushes, "a restored pool creates nothing", "restore, in the order of kubectl", "api patch machinedeployments", errTooMany},
 		{forgets, "no instance after deletion", "capi delete amid creation", "driver CreateMachine", errLeft},
 		{evictsNone, "a drain evicts", "delete with drain", "api patch nodes ", errNotEvicted},
 	} {

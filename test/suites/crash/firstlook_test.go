@@ -29,8 +29,6 @@ const (
 	unmarks fault = "unmarks"
 	// thaws does not see that a MachineSet is frozen.
 	thaws fault = "thaws"
-	// rushes does not see that a MachineDeployment waits for what is restored after it.
-	rushes fault = "rushes"
 	// forgets does not see for which MillwrightMachines a VM may exist, unless the provider ID is known.
 	forgets fault = "forgets"
 )
@@ -71,10 +69,6 @@ var firstLooks = map[fault]firstLook{
 		labels := set.GetLabels()
 		delete(labels, v1alpha1.LabelKeyFreeze)
 		set.SetLabels(labels)
-		return true
-	}},
-	rushes: {resource: "machinedeployments", see: func(deployment *unstructured.Unstructured) bool {
-		without(deployment, v1alpha1.AnnotationKeyAwaitsRestoreUntil)
 		return true
 	}},
 	forgets: {resource: "millwrightmachines", see: func(infra *unstructured.Unstructured) bool {
