@@ -117,7 +117,7 @@ func (a *adopter) prepare(next *page) {
 	}
 	a.page.shell(`cd "$1" && for name in bin sbin lib lib64; do ln -s "usr/$name" "$name"; done
 		cp -a /dev/null /dev/zero /dev/random /dev/urandom dev/ && ln -s /proc/self/fd dev/fd
-		cp "$2/kubectl" opt/bin/ && cp "$3" work/kubeconfig`, a.root, binaries, a.cluster.ControlPlane.Kubeconfig())
+		cp "$2/kubectl" opt/bin/ && cp "$3" trial/kubeconfig`, a.root, binaries, a.cluster.ControlPlane.Kubeconfig())
 	a.page.shell(`go -C "$1/test/suites/chart" build -trimpath -ldflags -s -o "$2/opt/bin/helm" helm.sh/helm/v3/cmd/helm`, root(a.t), a.root)
 	for _, name := range []string{"SHA256SUMS", "millwright_0.1.0_linux_amd64.tar.gz", "millwright-controlplane_0.1.0_linux_amd64.tar.gz", "millwright-chart_0.1.0.tgz", "millwright-manifests_0.1.0.tar.gz"} {
 		a.copy(name, filepath.Join(a.root, "trial"))
