@@ -80,13 +80,12 @@ is ephemeral.`,
 func newRestart() (*power, *cobra.Command) {
 	p := &power{verb: "restart", done: "restarted"}
 	p.request = func(vm *vmv1alpha1.VirtualMachine) error {
-		record := vm.Status.Migration
 		switch {
 		case vm.Spec.RunStrategy == vmv1alpha1.RunHalted:
 			return fmt.Errorf(`virtual machine %s is halted; "millwright vm start" starts it`, vm.Name)
 		case vm.Status.ActivePodUID == "":
 			return fmt.Errorf("virtual machine %s is not running (%s)", vm.Name, State(vm))
-		case record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying):
+		case migrating(vm):
 			return fmt.Errorf("virtual machine %s is being migrated (%s); retry afterwards", vm.Name, State(vm))
 		}
 		metav1.SetMetaDataAnnotation(&vm.ObjectMeta, vmv1alpha1.AnnotationRestart, vm.Status.ActivePodName)

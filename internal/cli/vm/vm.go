@@ -142,6 +142,12 @@ func lastMigration(vm *vmv1alpha1.VirtualMachine, now time.Time) string {
 // cell returns a value of a table.
 func cell(value string) string { return cmp.Or(messages.Line(value), "-") }
 
+// migrating reports whether a live migration is in progress.
+func migrating(vm *vmv1alpha1.VirtualMachine) bool {
+	record := vm.Status.Migration
+	return record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying)
+}
+
 // State describes in a few words what a VM does or waits for.
 func State(vm *vmv1alpha1.VirtualMachine) string {
 	ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady)
@@ -149,8 +155,8 @@ func State(vm *vmv1alpha1.VirtualMachine) string {
 		return "waiting for the VM controller"
 	}
 	state := strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
-	if record := vm.Status.Migration; record != nil && (record.Phase == vmv1alpha1.MigrationPreparing || record.Phase == vmv1alpha1.MigrationCopying) {
-		state += ", " + migrationState(record)
+	if migrating(vm) {
+		state += ", " + migrationState(vm.Status.Migration)
 	}
 	if meta.IsStatusConditionTrue(vm.Status.Conditions, vmv1alpha1.ConditionRestartNeeded) {
 		state += ", restart needed"

@@ -149,7 +149,7 @@ func (d *diskServers) awaitAttempt(s *scope) bool {
 	if last == nil || last.PodUID == "" {
 		return false
 	}
-	ended := attempt{pod: last.PodUID, generation: s.vm.Generation, requested: podspec.ReplacesDisk(s.vm) || podspec.Restarts(s.vm)}
+	ended := attempt{pod: last.PodUID, generation: s.vm.Generation, requested: podspec.StartRequested(s.vm)}
 	if s.served.pod != nil {
 		ended.permanent = podstate.EndOf(s.served.pod).Permanent()
 	}

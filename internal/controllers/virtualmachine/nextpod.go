@@ -59,7 +59,7 @@ func (p *hypervisorPods) awaitNextAttempt(_ context.Context, s *scope) flow.Resu
 	if s.vm.Status.ActivePodUID == "" {
 		return flow.Continue() // this is the first Pod, or the next one is already reserved
 	}
-	last := attempt{pod: s.vm.Status.ActivePodUID, generation: s.vm.Generation, requested: podspec.ReplacesDisk(s.vm) || podspec.Restarts(s.vm)}
+	last := attempt{pod: s.vm.Status.ActivePodUID, generation: s.vm.Generation, requested: podspec.StartRequested(s.vm)}
 	if s.active != nil {
 		last.permanent = podstate.EndOf(s.active).Permanent()
 	}

@@ -87,13 +87,20 @@ func hasDisk(vm *v1alpha1.VirtualMachine) bool {
 
 // ReplacesDisk reports whether the user requested a new disk in place of the one that the active Pod has lost.
 func ReplacesDisk(vm *v1alpha1.VirtualMachine) bool {
-	pod := vm.Annotations[v1alpha1.AnnotationReplaceDisk]
-	return pod != "" && pod == vm.Status.ActivePodName
+	return namesActivePod(vm, v1alpha1.AnnotationReplaceDisk)
 }
 
 // Restarts reports whether the user requested that the guest of the active Pod stops and starts again.
 func Restarts(vm *v1alpha1.VirtualMachine) bool {
-	pod := vm.Annotations[v1alpha1.AnnotationRestart]
+	return namesActivePod(vm, v1alpha1.AnnotationRestart)
+}
+
+// StartRequested reports whether the user requested that the VM starts now, with or without its disk.
+func StartRequested(vm *v1alpha1.VirtualMachine) bool { return ReplacesDisk(vm) || Restarts(vm) }
+
+// namesActivePod reports whether an annotation names the active Pod, and therefore has not taken effect yet.
+func namesActivePod(vm *v1alpha1.VirtualMachine, annotation string) bool {
+	pod := vm.Annotations[annotation]
 	return pod != "" && pod == vm.Status.ActivePodName
 }
 
