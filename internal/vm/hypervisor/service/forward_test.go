@@ -36,7 +36,10 @@ func forward(t *testing.T, handle func(*net.TCPConn)) grpc.BidiStreamingClient[v
 			t.Errorf("port %d", port)
 		}
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
-		return conn.(*net.TCPConn), err
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*net.TCPConn), nil
 	}
 	s.SetGuest(g)
 	local, _ := connect(t, s)
@@ -82,11 +85,14 @@ func TestForward_CarriesEveryByteBothWays(t *testing.T) {
 	}
 }
 
-// A connection that breaks is an error, not the end.
+// A connection that breaks is an error, not the end. The guest waits for a byte: a reset while the hypervisor still
+// connects is a refused connection.
 func TestForward_ReportsBrokenConnection(t *testing.T) {
 	stream := forward(t, func(conn *net.TCPConn) {
+		_, _ = conn.Read(make([]byte, 1))
 		_ = conn.SetLinger(0) // the guest resets the connection
 	})
+	must(t, stream.Send(&vmpb.ForwardIO{Data: []byte("x")}))
 	if got, err := receiveAll(stream); got != "" || status.Code(err) != codes.Unavailable {
 		t.Errorf("%q, %v; want UNAVAILABLE", got, err)
 	}
