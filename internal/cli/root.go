@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/manager"
 	"github.com/millwright-dev/millwright/internal/cli/program"
 	"github.com/millwright-dev/millwright/internal/cli/rollout"
+	"github.com/millwright-dev/millwright/internal/cli/ui"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
 	"github.com/millwright-dev/millwright/internal/local/archives"
 )
@@ -84,7 +85,7 @@ happen or does not exist; 2 for invalid arguments.`,
 		root.AddCommand(commands...)
 	}
 	add(groupLocal, localCommands(release)...)
-	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New())
+	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New(), ui.New(version))
 	add(groupVMs, append([]*cobra.Command{vm.New()}, hypervisorCommands()...)...)
 	add(groupRun, append(managerCommands(), newVMController(), autoscaler.New(), loadbalancer.New())...)
 	add(groupDrivers, must(instance.New(drivers.Kinds)), newManageVM(), newConformance())

@@ -25,6 +25,7 @@ var (
 		"millwright vm ssh":          "connects input and output",
 		"millwright vm scp":          "copies files",
 		"millwright vm rollout":      "shows progress",
+		"millwright ui":              "serves a page",
 	}
 	// withoutDryRun are commands that use a cluster and change nothing.
 	withoutDryRun = map[string]string{
@@ -43,6 +44,7 @@ var (
 		"millwright vm port-forward":           "connects input and output",
 		"millwright vm ssh":                    "connects input and output",
 		"millwright vm scp":                    "connects input and output",
+		"millwright ui":                        "shows the command of each change, and asks first",
 	}
 	// withOutput are commands that use no cluster and print results.
 	withOutput = []string{

@@ -132,6 +132,12 @@ var rules = []rule{
 	{from: []string{"internal/observe/rollout/replacements"}, may: []string{"api", budget, timeouts}},
 	{from: []string{"internal/observe/rollout"}, may: slices.Concat([]string{"api", "internal/observe/explain", "internal/observe/follow", pool}, parts)},
 
+	// The server of the web page. It has no rules of its own; changes are made by the functions that the command gives it.
+	{
+		from: []string{"internal/ui"},
+		may:  []string{"api", "internal/lifecycle/drain", "internal/lifecycle/preservation", "internal/observe", "internal/reconcile/messages", pool},
+	},
+
 	// The service for autoscalers. It interprets annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},

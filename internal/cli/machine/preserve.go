@@ -68,7 +68,7 @@ or the manager's --machine-preserve-timeout.`,
 		if whenFailed {
 			return preservation.WhenFailed, "will be preserved once it has failed"
 		}
-		return preservation.Now, "will be preserved now"
+		return preserved(machine)
 	})
 	cmd.Flags().BoolVar(&whenFailed, "when-failed", false, "preserve the Machine only once it has failed")
 	return cmd
@@ -85,18 +85,45 @@ A Machine that its set preserved automatically gets the value "false", since the
 preserve it again.`,
 		Example: `  millwright machine release pool-a-x7k2p`,
 	}, func(machine *v1alpha1.Machine) (value, done string) {
-		own := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
-		switch {
-		case never || own == preservation.AutoPreserved:
-			return preservation.Never, "will not be preserved"
-		case own == "" && machine.Status.CurrentStatus.PreserveExpiryTime == nil:
-			return "", "is not preserved"
-		default:
-			return "", "will no longer be preserved"
+		if never {
+			return preservation.Never, neverPreserved
 		}
+		return released(machine)
 	})
 	cmd.Flags().BoolVar(&never, "never", false, "also prevent the set of the Machine from preserving it automatically")
 	return cmd
+}
+
+const neverPreserved = "will not be preserved"
+
+// preserved and released decide the annotation of a Machine without flags.
+func preserved(*v1alpha1.Machine) (value, done string) {
+	return preservation.Now, "will be preserved now"
+}
+
+func released(machine *v1alpha1.Machine) (value, done string) {
+	own := machine.Annotations[v1alpha1.AnnotationKeyPreserve]
+	switch {
+	case own == preservation.AutoPreserved:
+		return preservation.Never, neverPreserved
+	case own == "" && machine.Status.CurrentStatus.PreserveExpiryTime == nil:
+		return "", "is not preserved"
+	}
+	return "", "will no longer be preserved"
+}
+
+// Preserve prevents a Machine from being deleted by its set, as the command without flags, and returns what was done as a
+// clause without subject.
+func Preserve(ctx context.Context, c client.Client, key types.NamespacedName) (done string, err error) {
+	_, done, err = annotate(ctx, c, key, preserved)
+	return done, err
+}
+
+// Release stops the preservation of a Machine, as the command without flags, and returns what was done as a clause without
+// subject.
+func Release(ctx context.Context, c client.Client, key types.NamespacedName) (done string, err error) {
+	_, done, err = annotate(ctx, c, key, released)
+	return done, err
 }
 
 // change completes a command that sets the annotation of a Machine, or removes it if the value is empty.

@@ -112,6 +112,44 @@ func LastOutput(config *rest.Config) (func(ctx context.Context, vm client.Object
 	}, nil
 }
 
+// OpenConsole opens the console of a VM, beginning with its last output, with the permissions of the configuration. The
+// caller closes it.
+func OpenConsole(ctx context.Context, config *rest.Config, vm client.ObjectKey) (*gorilla.Conn, error) {
+	calls, err := newRemote(config)
+	if err != nil {
+		return nil, err
+	}
+	return calls.console(ctx, vm, true)
+}
+
+// Reset resets a VM with the permissions of the configuration.
+func Reset(ctx context.Context, config *rest.Config, vm client.ObjectKey) error {
+	calls, err := newRemote(config)
+	if err != nil {
+		return err
+	}
+	return calls.reset(ctx, vm)
+}
+
+// Migrate requests the live migration of a VM, and does not wait for it. An empty host means any. It returns an error if
+// the VM is not running or cannot be migrated live.
+func Migrate(ctx context.Context, c client.Client, config *rest.Config, vm client.ObjectKey, host string) error {
+	calls, err := newRemote(config)
+	if err != nil {
+		return err
+	}
+	m := &migrate{client: c, orders: calls, key: vm, to: host}
+	if err := m.check(); err != nil {
+		return err
+	}
+	found, err := m.get(ctx)
+	if err != nil {
+		return err
+	}
+	m.pod = found.Status.ActivePodName
+	return m.order(ctx, found)
+}
+
 // openLog returns the last console output and, with follow, new output. The caller closes it.
 func (r *remote) openLog(ctx context.Context, vm client.ObjectKey, follow bool) (io.ReadCloser, error) {
 	body, err := to(r.client.Get(), vm, "log").Param(subresources.FollowParameter, strconv.FormatBool(follow)).Stream(ctx)

@@ -1,0 +1,205 @@
+// Package ui runs the page that shows pools, machines, virtual machines and hosts in a browser.
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/gorilla/websocket"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/internal/cli/args"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
+	"github.com/millwright-dev/millwright/internal/cli/vm"
+	"github.com/millwright-dev/millwright/internal/ui"
+)
+
+// flags are those of the command.
+type flags struct {
+	kubeconfig.Flags
+
+	target  string
+	port    int
+	host    string
+	browser bool
+}
+
+// New returns the command "ui". version is that of this program.
+func New(version string) *cobra.Command {
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:   "ui",
+		Short: "Show pools, machines, virtual machines and hosts in a browser",
+		Long: `Show pools, machines, virtual machines and hosts in a browser.
+
+The page shows each pool with its machines, what a rollout waits for, and what happens next, as
+"millwright explain" and "millwright rollout status" do. It is current without reloading. Its
+buttons show the command that they stand for, and ask before they run it. It also opens the
+consoles of virtual machines.
+
+The command serves the page on the loopback address until it is interrupted. It prints a link that
+works once, for one browser. The page can do what your kubeconfig permits, and nothing else: kinds
+that you may not read are marked as such. No manager needs to run, and MCM's objects are shown, too.
+
+Without --namespace, the page shows all namespaces, or that of the context if you may not list the
+objects of all.`,
+		Example: `  millwright ui
+  millwright ui --kubeconfig control.yaml --target-kubeconfig target.yaml -n machines`,
+		Args: args.None,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, version) },
+	}
+	f.Add(cmd, "objects")
+	cmd.Flags().Lookup("namespace").Usage = "namespace of the objects; defaults to all"
+	cmd.Flags().StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the cluster of the machines`)
+	cmd.Flags().IntVar(&f.port, "port", 0, "port to listen on; 0 for any")
+	cmd.Flags().StringVar(&f.host, "host", "", "host name in the link: localhost or a name below it, or a loopback address; defaults to a random name below localhost")
+	cmd.Flags().BoolVar(&f.browser, "browser", true, "open the link in a browser, if there is a desktop")
+	return cmd
+}
+
+// loopback is the only address that is listened on.
+const loopback = "127.0.0.1"
+
+func (f *flags) validate() error {
+	var wrong args.Problems
+	wrong.If(f.port < 0 || f.port > 65535, "--port: must be between 0 and 65535")
+	wrong.If(f.host != "" && !isLoopback(f.host), "--host: %q is not a name of the loopback address; use localhost, a name below localhost, or 127.0.0.1", f.host)
+	return wrong.Err()
+}
+
+// run serves the page until the command is interrupted.
+func (f *flags) run(cmd *cobra.Command, version string) error {
+	if err := f.validate(); err != nil {
+		return args.Wrong(err)
+	}
+	ctrl.SetLogger(logr.Discard()) // the page shows problems
+	options, err := f.options(version)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(f.port)))
+	if err != nil {
+		return fmt.Errorf("cannot serve the page: %w; choose another --port", err)
+	}
+	if f.host == "" {
+		f.host = ui.NewHostName()
+	}
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	options.Host = net.JoinHostPort(f.host, port)
+	server, err := ui.New(options)
+	if err != nil {
+		return err
+	}
+	remove := f.open(cmd, server.URL())
+	defer remove()
+	return serve(cmd.Context(), listener, server)
+}
+
+// readHeaderTimeout and shutdownTimeout limit how long a browser may take for a request, and how long the command waits for
+// requests when it is interrupted.
+const (
+	readHeaderTimeout = 10 * time.Second
+	shutdownTimeout   = 2 * time.Second
+)
+
+// serve serves the page until ctx is done.
+func serve(ctx context.Context, listener net.Listener, server *ui.Server) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	current := make(chan struct{})
+	go func() {
+		defer close(current)
+		server.Run(ctx)
+	}()
+	page := &http.Server{Handler: server, ReadHeaderTimeout: readHeaderTimeout}
+	context.AfterFunc(ctx, func() {
+		ending, stop := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer stop()
+		if page.Shutdown(ending) != nil {
+			_ = page.Close() // the process exits anyway
+		}
+	})
+	err := page.Serve(listener)
+	cancel()
+	<-current
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("cannot serve the page: %w", err)
+}
+
+// options returns the clients of both clusters. It does not contact them yet.
+func (f *flags) options(version string) (ui.Options, error) {
+	options := ui.Options{Version: version, Context: f.Context}
+	config, namespace, err := f.Load()
+	if err != nil {
+		return options, err
+	}
+	options.Fallback, options.Namespace, options.Cluster = namespace, f.Namespace, config.Host
+	// Client-side rate limits are meant for controllers, and would delay explanations behind each other.
+	config.QPS = -1
+	if options.Control, err = connect.NewClient(config); err != nil {
+		return options, err
+	}
+	if options.Target, err = f.targetOf(options.Control); err != nil {
+		return options, err
+	}
+	calls := rest.CopyConfig(config)
+	if options.LastOutput, err = vm.LastOutput(calls); err != nil {
+		return options, err
+	}
+	options.Console = func(ctx context.Context, key types.NamespacedName) (*websocket.Conn, error) {
+		return vm.OpenConsole(ctx, calls, key)
+	}
+	options.Actions = actions{client: options.Control, config: calls, cluster: f.clusterFlags()}.all()
+	return options, nil
+}
+
+func (f *flags) targetOf(control client.Reader) (client.Reader, error) {
+	switch f.target {
+	case "":
+		return control, nil
+	case connect.None:
+		return nil, nil
+	}
+	config, _, err := connect.Named("--target-kubeconfig", f.target, "")
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return connect.NewClient(config)
+}
+
+// clusterFlags are the flags that select the same cluster in another command.
+func (f *flags) clusterFlags() []string {
+	var all []string
+	for _, flag := range []struct{ name, value string }{{"--dir", f.Dir}, {"--kubeconfig", f.File}, {"--context", f.Context}} {
+		if flag.value != "" {
+			all = append(all, flag.name, flag.value)
+		}
+	}
+	return all
+}
+
+// open prints the link, and opens it in a browser. It returns a function that removes what it created.
+func (f *flags) open(cmd *cobra.Command, link string) (remove func()) {
+	fmt.Fprintf(cmd.OutOrStdout(), "Open this link, which works once:\n  %s\nCtrl-C stops the page.\n", link)
+	if !f.browser {
+		return func() {}
+	}
+	return openBrowser(link, cmd.ErrOrStderr())
+}

@@ -1,0 +1,138 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// writeTimeout is how long a tab may take to read a message, before its connection is closed.
+	writeTimeout = 10 * time.Second
+	// pingInterval is how often idle connections are checked.
+	pingInterval = 20 * time.Second
+	// maxTyped limits a message from the page in bytes.
+	maxTyped = 64 << 10
+)
+
+// upgrader accepts WebSockets. The origin was checked before. WebSockets are used instead of server-sent events because
+// browsers limit the latter to six connections, in all tabs together.
+var upgrader = websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }, WriteBufferSize: 64 << 10}
+
+// stream sends the rows, and then those that change, to a tab.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
+	conn, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return // the upgrader has responded
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(s.stopping)
+	defer cancel()
+	go func() { // notices that the tab has gone
+		defer cancel()
+		conn.SetReadLimit(1 << 10)
+		for {
+			if _, _, err := conn.NextReader(); err != nil {
+				return
+			}
+		}
+	}()
+	ping := time.NewTicker(pingInterval)
+	defer ping.Stop()
+	var number int64
+	for {
+		delta, last, changed := s.model.hub.since(number)
+		number = last
+		delta.Now = time.Now().UnixMilli()
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails only on closed connections, as the writes
+		if conn.WriteJSON(delta) != nil {
+			return
+		}
+		select { // changes within this time are sent together
+		case <-time.After(pace):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-changed:
+		case <-ping.C: // an empty message shows the page that the connection works
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Codes with which the page learns why a console was closed.
+const (
+	closeRefused = 4000
+	maxReason    = 120 // bytes, a limit of WebSockets
+)
+
+// console connects a tab with the console of a VirtualMachine.
+func (s *Server) console(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	key := types.NamespacedName{Namespace: query.Get("namespace"), Name: query.Get("name")}
+	tab, err := upgrader.Upgrade(w, r, nil)
+	if err != nil {
+		return // the upgrader has responded
+	}
+	defer tab.Close()
+	tab.SetReadLimit(maxTyped)
+	ctx, cancel := context.WithCancel(s.stopping)
+	defer cancel()
+	if s.options.Console == nil {
+		refuse(tab, errors.New("this cluster has no consoles"))
+		return
+	}
+	guest, err := s.options.Console(ctx, key)
+	if err != nil {
+		refuse(tab, err)
+		return
+	}
+	defer guest.Close()
+	stop := context.AfterFunc(ctx, func() { guest.Close(); tab.Close() })
+	defer stop()
+	go func() {
+		defer cancel()
+		_ = relay(tab, guest) // the tab has gone
+	}()
+	if err := relay(guest, tab); err != nil && ctx.Err() == nil {
+		var closed *websocket.CloseError
+		if errors.As(err, &closed) && closed.Code != websocket.CloseAbnormalClosure {
+			closeWith(tab, closed.Code, closed.Text)
+			return
+		}
+		refuse(tab, errors.New("the connection to the console was lost"))
+	}
+}
+
+// relay copies binary messages until one side is closed.
+func relay(from, to *websocket.Conn) error {
+	for {
+		kind, piece, err := from.ReadMessage()
+		if err != nil {
+			return err
+		}
+		if kind != websocket.BinaryMessage {
+			continue
+		}
+		_ = to.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if err := to.WriteMessage(websocket.BinaryMessage, piece); err != nil {
+			return err
+		}
+	}
+}
+
+func refuse(tab *websocket.Conn, err error) { closeWith(tab, closeRefused, err.Error()) }
+
+func closeWith(tab *websocket.Conn, code int, text string) {
+	message := websocket.FormatCloseMessage(code, string([]rune(text)[:min(len([]rune(text)), maxReason/4)]))
+	if len(text) <= maxReason {
+		message = websocket.FormatCloseMessage(code, text)
+	}
+	_ = tab.WriteControl(websocket.CloseMessage, message, time.Now().Add(writeTimeout)) // the tab has gone
+}

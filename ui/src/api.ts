@@ -1,0 +1,60 @@
+// Requests to the server.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+
+async function read(response: Response): Promise<unknown> {
+  const body: unknown = await response.json().catch(() => ({ error: response.statusText }));
+  if (!response.ok) throw new Error((body as { error?: string }).error ?? response.statusText);
+  return body;
+}
+
+export async function get<T>(path: string, parameters: Record<string, string> = {}): Promise<T> {
+  return (await read(await fetch(`/api/${path}?${new URLSearchParams(parameters)}`))) as T;
+}
+
+export async function post<T>(path: string, body: unknown): Promise<T> {
+  return (await read(await fetch(`/api/${path}`, { method: "POST", body: JSON.stringify(body) }))) as T;
+}
+
+export interface Fetched<T> {
+  value: T | null;
+  error: string;
+}
+
+// useFetched reads something, again when version changes, and every few seconds while the page is visible. Two reads are at
+// least two seconds apart.
+export function useFetched<T>(path: string, parameters: Record<string, string>, version: unknown): Fetched<T> {
+  const key = path + "?" + new URLSearchParams(parameters);
+  const [fetched, setFetched] = useState<Fetched<T> & { key: string }>({ value: null, error: "", key });
+  const last = useRef(0);
+  useEffect(() => {
+    let current = true;
+    let timer = 0;
+    const again = (delay: number) => {
+      timer = window.setTimeout(load, delay);
+    };
+    const load = async () => {
+      if (document.hidden) {
+        again(beat);
+        return;
+      }
+      last.current = performance.now();
+      try {
+        const value = await get<T>(path, parameters);
+        if (current) setFetched({ value, error: "", key });
+      } catch (error) {
+        if (current) setFetched((before) => ({ value: before.key === key ? before.value : null, error: (error as Error).message, key }));
+      }
+      if (current) again(beat);
+    };
+    again(fetched.key === key && fetched.value ? Math.max(0, pace - (performance.now() - last.current)) : 0);
+    return () => {
+      current = false;
+      clearTimeout(timer);
+    };
+  }, [key, version]);
+  return fetched.key === key ? fetched : { value: null, error: "" };
+}
+
+const pace = 2000;
+const beat = 8000;

@@ -1,0 +1,162 @@
+// The page of a machine.
+
+import { Actions } from "./action";
+import { useFetched } from "./api";
+import { age, at, clock, href, phaseClass } from "./format";
+import { Facts, Timeline, Unread, Yaml } from "./parts";
+import { Explanation } from "./pools";
+import type { Detail, MachineRow, SetRow } from "./rows";
+import { store, useClock, useStore } from "./store";
+
+export function Machine({ namespace, name }: { namespace: string; name: string }) {
+  useStore();
+  const now = useClock();
+  const machine = store.get<MachineRow>(`machine/${namespace}/${name}`);
+  const { value, error } = useFetched<Detail>("machine", { namespace, name }, machine);
+  const pool = machine?.set && store.get<SetRow>(`set/${namespace}/${machine.set}`)?.pool;
+  return (
+    <>
+      <header class="head">
+        <div>
+          <p class="crumb">
+            <a href="#/">Pools</a> / {namespace}
+            {pool ? (
+              <>
+                {" "}
+                / <a href={href("pool", namespace, pool)}>{pool}</a>
+              </>
+            ) : null}
+          </p>
+          <h1>{name}</h1>
+        </div>
+        {machine && <Actions row={machine} />}
+      </header>
+      <Unread kinds={["Machine"]} />
+      {machine && (
+        <p class="numbers">
+          <span class={"pill " + phaseClass(machine.phase)}>{machine.phase}</span>
+          {machine.since ? <span class="quiet">for {age(now - machine.since)}</span> : null}
+          {machine.preserved ? <span class="pill update">Preserved for {age(machine.preserved - now)}</span> : null}
+        </p>
+      )}
+      <Explanation detail={value} error={error} namespace={namespace} />
+      {value?.life && <Life detail={value} now={now} />}
+      <Pods detail={value} now={now} />
+      {machine && (
+        <section>
+          <h2>Details</h2>
+          <Facts
+            facts={[
+              ["Class", machine.class],
+              ["Set", machine.set],
+              ["Provider ID", machine.providerID && <span class="mono">{machine.providerID}</span>],
+              ["Virtual machine", value?.vm && <a href={href("vm", ...(value.vm.split("/") as [string, string]))}>{value.vm}</a>],
+              ["Created", machine.created ? age(now - machine.created) + " ago" : ""],
+              [
+                "Last operation",
+                value?.operation && (
+                  <>
+                    {value.operation.type} {value.operation.state}
+                    {value.operation.code ? ` (${value.operation.code})` : ""}: {value.operation.text}
+                  </>
+                ),
+              ],
+            ]}
+          />
+          <Node detail={value} now={now} />
+          <Yaml kind="machine" namespace={namespace} name={name} version={machine} />
+        </section>
+      )}
+      <Timeline parameters={{ namespace, machine: name }} version={machine} />
+    </>
+  );
+}
+
+// Life shows when the machine got into its states, and how long each took.
+function Life({ detail, now }: { detail: Detail; now: number }) {
+  const life = detail.life!;
+  return (
+    <section aria-label="Life">
+      <h2>Life</h2>
+      <ol class="life">
+        {life.map((moment, i) => {
+          const next = life[i + 1];
+          return (
+            <li key={i}>
+              <b>{moment.what}</b>
+              <time dateTime={moment.at}>{clock(at(moment.at))}</time>
+              <span class="quiet">{age((next ? at(next.at) : now) - at(moment.at))}</span>
+            </li>
+          );
+        })}
+      </ol>
+    </section>
+  );
+}
+
+function Pods({ detail, now }: { detail: Detail | null; now: number }) {
+  if (!detail?.pods?.length) return null;
+  return (
+    <section>
+      <h2>Pods that must leave the node</h2>
+      <table class="plain">
+        <thead>
+          <tr>
+            <th>Pod</th>
+            <th>State</th>
+            <th>Disruption budget</th>
+          </tr>
+        </thead>
+        <tbody>
+          {detail.pods.map((pod) => (
+            <tr key={pod.namespace + "/" + pod.name}>
+              <td class="mono">
+                {pod.namespace}/{pod.name}
+              </td>
+              <td>{pod.terminating ? `Terminating for ${age(now - at(pod.terminating))}` : "Running"}</td>
+              <td>
+                {(pod.budgets ?? []).map((budget) => (
+                  <span key={budget.name} class={budget.allowed > 0 ? "" : "held"}>
+                    {budget.name}: {budget.allowed} may be evicted, {budget.healthy} of {budget.desired} required are healthy{" "}
+                  </span>
+                ))}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function Node({ detail, now }: { detail: Detail | null; now: number }) {
+  const node = detail?.node;
+  if (!node) return null;
+  return (
+    <>
+      <h3>Node {node.name}</h3>
+      <Facts
+        facts={[
+          ["Kubelet", node.version],
+          ["System", node.os],
+          ["Scheduling", node.cordoned ? "cordoned" : ""],
+          ["Taints", node.taints?.join(", ")],
+        ]}
+      />
+      <table class="plain">
+        <caption>Conditions</caption>
+        <tbody>
+          {(node.conditions ?? []).map((condition) => (
+            <tr key={condition.type}>
+              <td>{condition.type}</td>
+              <td>{condition.status}</td>
+              <td>{condition.since ? age(now - condition.since) : ""}</td>
+              <td>{condition.reason}</td>
+              <td class="quiet">{condition.message}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}

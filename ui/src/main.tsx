@@ -1,0 +1,132 @@
+// The page: navigation, the state of the connection, and the routes.
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { get } from "./api";
+import { number } from "./format";
+import { Machine } from "./machine";
+import { Empty } from "./parts";
+import { Pool, Pools } from "./pools";
+import type { About } from "./rows";
+import { Search } from "./search";
+import { store, useStore } from "./store";
+import { HintView } from "./tiles";
+import { Host, Hosts, VM, VMs } from "./vms";
+
+function useRoute(): string[] {
+  const [hash, setHash] = useState(location.hash);
+  useEffect(() => {
+    const changed = () => {
+      setHash(location.hash);
+      scrollTo(0, 0);
+    };
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return hash.replace(/^#?\/?/, "").split("/").map(decode);
+}
+
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a link that was typed
+  }
+}
+
+function View({ route }: { route: string[] }) {
+  const [kind, a = "", b = ""] = route;
+  switch (kind) {
+    case "":
+      return <Pools />;
+    case "pool":
+      return <Pool key={a + "/" + b} namespace={a} name={b} />;
+    case "machine":
+      return <Machine key={a + "/" + b} namespace={a} name={b} />;
+    case "vms":
+      return <VMs />;
+    case "vm":
+      return <VM key={a + "/" + b} namespace={a} name={b} />;
+    case "hosts":
+      return <Hosts />;
+    case "host":
+      return <Host key={a} name={a} />;
+  }
+  return (
+    <Empty title="No such page">
+      <a href="#/">Show the pools</a>
+    </Empty>
+  );
+}
+
+const sections = [
+  { title: "Pools", link: "#/", kinds: ["", "pool", "machine"], count: "pool" },
+  { title: "Virtual machines", link: "#/vms", kinds: ["vms", "vm"], count: "vm" },
+  { title: "Hosts", link: "#/hosts", kinds: ["hosts", "host"], count: "host" },
+];
+
+function App() {
+  useStore();
+  const route = useRoute();
+  const lost = store.link === "lost";
+  useEffect(() => {
+    document.title = (route[2] || route[1] || sections.find((section) => section.kinds.includes(route[0]!))?.title || "") + " · Millwright";
+  }, [route.join("/")]);
+  return (
+    <>
+      <header class="top">
+        <a class="brand" href="#/">
+          <svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true">
+            <rect x="1" y="1" width="8" height="8" rx="2" />
+            <rect x="11" y="1" width="8" height="8" rx="2" class="b" />
+            <rect x="1" y="11" width="8" height="8" rx="2" class="b" />
+            <rect x="11" y="11" width="8" height="8" rx="2" />
+          </svg>
+          Millwright
+        </a>
+        <nav aria-label="Sections">
+          {sections.map((section) => (
+            <a key={section.link} href={section.link} aria-current={section.kinds.includes(route[0]!) ? "page" : undefined}>
+              {section.title}
+              {store.count(section.count) > 0 && <span class="count">{number(store.count(section.count))}</span>}
+            </a>
+          ))}
+        </nav>
+        <Search />
+        <p class={"link " + (lost ? "lost" : "open")} role="status">
+          {lost ? "Disconnected" : <span class="cluster">{store.about ? store.about.context || store.about.cluster.replace(/^https?:\/\//, "") : ""}</span>}
+        </p>
+      </header>
+      {lost && (
+        <p class="banner" role="alert">
+          The connection to <code>millwright ui</code> is lost, and this page is out of date. It continues when the command runs again.
+        </p>
+      )}
+      <main>{store.loaded ? <View route={route} /> : <p class="quiet loading">Reading the cluster…</p>}</main>
+      <HintView />
+    </>
+  );
+}
+
+// Two keys lead to the sections: g p, g v, g h.
+function chords(): void {
+  const links: Record<string, string> = { p: "#/", v: "#/vms", h: "#/hosts" };
+  let pending = 0;
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
+    const link = links[event.key];
+    if (event.key === "g") pending = event.timeStamp;
+    else if (link && event.timeStamp - pending < 1000) location.hash = link.slice(1);
+  });
+}
+
+chords();
+store.connect();
+get<About>("about").then(
+  (about) => {
+    store.about = about;
+    store.changed();
+  },
+  () => {}, // the page then has no buttons; the lost connection is shown
+);
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,175 @@
+// The rows of the server, and the connection that keeps them current.
+
+import { useEffect, useState } from "preact/hooks";
+import type { About, Delta, HostRow, KindRow, MachineRow, PoolRow, Row, SetRow, VMRow } from "./rows";
+
+type Link = "connecting" | "open" | "lost";
+
+// Machines of a set, sorted by name. The array is replaced when a machine appears or disappears; its elements are
+// replaced when a machine changes.
+interface Group {
+  byID: Map<string, MachineRow>;
+  sorted: MachineRow[] | null;
+}
+
+class Store {
+  rows = new Map<string, Row>();
+  link: Link = "connecting";
+  // Milliseconds that the server's clock is ahead of the browser's.
+  ahead = 0;
+  about: About | null = null;
+  // Whether the first rows have arrived.
+  loaded = false;
+
+  private kinds = new Map<string, Map<string, Row>>();
+  private groups = new Map<string, Group>();
+  private listeners = new Set<() => void>();
+  private scheduled = false;
+
+  // Seconds since 1970 by the server's clock.
+  now(): number {
+    return (Date.now() + this.ahead) / 1000;
+  }
+
+  of<T extends Row>(kind: string): T[] {
+    return [...((this.kinds.get(kind)?.values() ?? []) as Iterable<T>)];
+  }
+  get<T extends Row>(id: string): T | undefined {
+    return this.rows.get(id) as T | undefined;
+  }
+  count(kind: string): number {
+    return this.kinds.get(kind)?.size ?? 0;
+  }
+  kind(name: string): KindRow | undefined {
+    return this.get<KindRow>("kind/" + name);
+  }
+  pools(): PoolRow[] {
+    return byName(this.of<PoolRow>("pool"));
+  }
+  sets(): SetRow[] {
+    return this.of<SetRow>("set");
+  }
+  vms(): VMRow[] {
+    return byName(this.of<VMRow>("vm"));
+  }
+  hosts(): HostRow[] {
+    return byName(this.of<HostRow>("host"));
+  }
+
+  // The machines of a set, or those without a set for the name "".
+  machines(namespace: string, set: string): MachineRow[] {
+    const group = this.groups.get(namespace + "/" + set);
+    if (!group) return [];
+    if (!group.sorted) group.sorted = [...group.byID.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+    return group.sorted;
+  }
+
+  apply(delta: Delta): void {
+    this.ahead = delta.now - Date.now();
+    if (delta.all) {
+      this.rows.clear();
+      this.kinds.clear();
+      this.groups.clear();
+      this.loaded = true;
+    }
+    for (const id of delta.gone ?? []) this.remove(id);
+    for (const row of delta.rows ?? []) this.put(row);
+    this.changed();
+  }
+
+  private put(row: Row): void {
+    const before = this.rows.get(row.id);
+    this.rows.set(row.id, row);
+    let of = this.kinds.get(row.kind);
+    if (!of) this.kinds.set(row.kind, (of = new Map()));
+    of.set(row.id, row);
+    if (row.kind !== "machine") return;
+    const old = before && groupOf(before);
+    const now = groupOf(row);
+    if (old !== undefined && old !== now) this.leave(old, row.id);
+    let group = this.groups.get(now);
+    if (!group) this.groups.set(now, (group = { byID: new Map(), sorted: null }));
+    group.byID.set(row.id, row as MachineRow);
+    group.sorted = null;
+  }
+
+  private remove(id: string): void {
+    const row = this.rows.get(id);
+    if (!row) return;
+    this.rows.delete(id);
+    this.kinds.get(row.kind)?.delete(id);
+    if (row.kind === "machine") this.leave(groupOf(row), id);
+  }
+
+  private leave(key: string, id: string): void {
+    const group = this.groups.get(key);
+    if (!group) return;
+    group.byID.delete(id);
+    group.sorted = null;
+    if (group.byID.size === 0) this.groups.delete(key);
+  }
+
+  // changed draws the page again in the next frame.
+  changed(): void {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    requestAnimationFrame(() => {
+      this.scheduled = false;
+      for (const listener of this.listeners) listener();
+    });
+  }
+
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  // connect follows the server, and connects again after failures.
+  connect(): void {
+    const socket = new WebSocket(`ws://${location.host}/api/stream`);
+    // The server sends at least an empty message in this time.
+    const silence = 60_000;
+    let watchdog = 0;
+    const alive = () => {
+      clearTimeout(watchdog);
+      watchdog = window.setTimeout(() => socket.close(), silence);
+    };
+    socket.onopen = alive;
+    socket.onmessage = (message) => {
+      alive();
+      this.link = "open";
+      this.apply(JSON.parse(message.data) as Delta);
+    };
+    socket.onclose = () => {
+      clearTimeout(watchdog);
+      this.link = "lost";
+      this.changed();
+      setTimeout(() => this.connect(), 1000);
+    };
+  }
+}
+
+const groupOf = (row: Row): string => row.namespace + "/" + ((row as MachineRow).set ?? "");
+
+function byName<T extends Row>(rows: T[]): T[] {
+  return rows.sort((a, b) => (a.namespace ?? "").localeCompare(b.namespace ?? "") || a.name.localeCompare(b.name));
+}
+
+export const store = new Store();
+
+// useStore draws a component again when rows change.
+export function useStore(): Store {
+  const [, draw] = useState(0);
+  useEffect(() => store.subscribe(() => draw((n) => n + 1)), []);
+  return store;
+}
+
+// useClock draws a component again every second, for durations.
+export function useClock(): number {
+  const [, draw] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => draw((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return store.now();
+}
