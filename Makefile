@@ -163,7 +163,7 @@ test-all: ## Run all tests: those of make test, all tests with real components, 
 .PHONY: test-all-latest
 test-all-latest: export MILLWRIGHT_TIER := all
 test-all-latest: TIER := all
-test-all-latest: controlplane capi qemu containerd grpc-python cloud-init prometheus guest
+test-all-latest: controlplane capi qemu containerd chromium grpc-python cloud-init prometheus guest
 	$(run_tests)
 
 .PHONY: test-list
@@ -330,7 +330,7 @@ hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian package
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the references of commands, of the API and of the chart, schemas for editors, and the pages of guards and supported versions
+generate: ## Generate deep copies, CRDs, typed clients and aliases from API types, Go code from protocols, copies of manifests, the page of millwright ui, the references of commands, of the API and of the chart, schemas for editors, and the pages of guards and supported versions
 	$(call tool,api) controller-gen object paths=./...
 	$(call tool,api) controller-gen crd:generateEmbeddedObjectMeta=true paths=./infrastructure/... paths=./machine/v1alpha1 paths=./vm/... \
 		output:crd:dir=$(CURDIR)/config/crd

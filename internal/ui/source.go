@@ -191,32 +191,33 @@ func (s *source) found() {
 func (s *source) watch(ctx context.Context, namespace string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	responds := func(err error) error {
-		if err == nil {
+	// The handler of watch errors does not see those that a reflector retries.
+	seen := func(err error) error {
+		switch {
+		case err == nil:
 			s.set(s.found)
+		case errors.Is(err, context.Canceled), apierrors.IsResourceExpired(err), apierrors.IsGone(err): // objects are listed again
+		default:
+			if state := stateOf(err); state.Access == AccessLost {
+				s.set(func() { s.state.Access, s.state.Message = AccessLost, state.Message })
+			} else {
+				cancel() // probe determines what is left
+			}
 		}
 		return err
 	}
-	informer := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
+	informer := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			list, err := s.read(ctx, namespace, options)
-			return list, responds(err)
+			return list, seen(err)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			events, err := s.client.Watch(ctx, s.list.DeepCopyObject().(client.ObjectList), s.options(namespace, options))
-			return events, responds(err)
+			return events, seen(err)
 		},
-	}, s.object, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+	}, s.client), s.object, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
 	_ = informer.SetTransform(strip) // fails only after the start, as the next two
-	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *toolscache.Reflector, err error) {
-		switch state := stateOf(err); {
-		case apierrors.IsResourceExpired(err), apierrors.IsGone(err), errors.Is(err, context.Canceled): // it is listed again
-		case state.Access != AccessLost:
-			cancel() // probe determines what is left
-		default:
-			s.set(func() { s.state.Access, s.state.Message = AccessLost, state.Message })
-		}
-	})
+	_ = informer.SetWatchErrorHandlerWithContext(func(context.Context, *toolscache.Reflector, error) {})
 	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: s.changed, UpdateFunc: func(_, object any) { s.changed(object) }, DeleteFunc: s.changed,
 	})

@@ -76,7 +76,7 @@ export function Search() {
     <div class="search" role="search">
       <input
         ref={input}
-        type="search"
+        type="text"
         placeholder="Search  /"
         aria-label="Search pools, machines, virtual machines and hosts"
         role="combobox"

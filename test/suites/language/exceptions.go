@@ -32,10 +32,12 @@ var unread = []string{
 	"charts/millwright/crds",
 	"charts/millwright/files", // copies from config
 	"compat/mcm/kubernetes",
+	"ui/vendor",       // libraries
+	"internal/ui/web", // bundled from ui
 }
 
 // readExtensions are those of files that hold text.
-var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt"}
+var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt", ".ts", ".tsx", ".css", ".html"}
 
 // isRead reports whether a file holds text that is to be checked.
 func isRead(name string) bool {
