@@ -65,7 +65,7 @@ const hostile = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</scr
 
 // TestPage_ShowsHostileTextsAsText checks that texts of the cluster run no scripts, in a real browser.
 func TestPage_ShowsHostileTextsAsText(t *testing.T) {
-	objects := pool()
+	objects := onePool()
 	set, machine := objects[1].(*v1alpha1.MachineSet), objects[3].(*v1alpha1.Machine)
 	objects[0].(*v1alpha1.MachineDeployment).Spec.Template.Spec.Class.Name = hostile
 	set.Spec.Template.Spec.Class.Name = hostile
@@ -127,7 +127,7 @@ func TestPage_ShowsHostileTextsAsText(t *testing.T) {
 // neither read nor change anything with the cookie of the session.
 func TestPage_RejectsOtherSites(t *testing.T) {
 	did := false
-	link := serve(t, newFakeClient(t, pool()...), Action{
+	link := serve(t, newFakeClient(t, onePool()...), Action{
 		Name: "pause", Kind: "pool", Command: func(Request) []string { return []string{"pause"} },
 		Do: func(context.Context, Request) (string, error) { did = true; return "paused", nil },
 	})
@@ -176,7 +176,7 @@ func TestPage_RejectsOtherSites(t *testing.T) {
 
 // TestPage_ReportsMissingPermissions checks that each part that the user may not read is marked, and that nothing is blank.
 func TestPage_ReportsMissingPermissions(t *testing.T) {
-	c := newCluster(t, pool()...)
+	c := newCluster(t, onePool()...)
 	c.refused = func(list client.ObjectList, _ string) error {
 		if name := nameOf(list); name == "Machine" || name == "VirtualMachine" || name == "" {
 			return errForbidden
@@ -199,10 +199,10 @@ func TestPage_ReportsMissingPermissions(t *testing.T) {
 
 // fiveThousand returns a pool of 5,000 Machines.
 func fiveThousand() []client.Object {
-	objects := pool()[:2]
+	objects := onePool()[:2]
 	objects[0].(*v1alpha1.MachineDeployment).Spec.Replicas = 5000
 	objects[1].(*v1alpha1.MachineSet).Spec.Replicas = 5000
-	like := pool()[2].(*v1alpha1.Machine)
+	like := onePool()[2].(*v1alpha1.Machine)
 	for i := range 5000 {
 		machine := like.DeepCopy()
 		machine.Name = fmt.Sprintf("pool-1-%05d", i)

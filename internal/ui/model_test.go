@@ -127,8 +127,8 @@ func (w *world) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// row returns a row, and whether it exists.
-func row[T any](w *world, id string) (found T, exists bool) {
+// shown returns a row, and whether it exists.
+func shown[T any](w *world, id string) (found T, exists bool) {
 	delta, _, _ := w.model.hub.since(0)
 	for _, text := range delta.Rows {
 		var head Row
@@ -148,14 +148,14 @@ func row[T any](w *world, id string) (found T, exists bool) {
 // wantAccess checks what the page shows about a kind.
 func (w *world) wantAccess(kind string, want Access, namespace string) {
 	w.t.Helper()
-	got, _ := row[KindRow](w, "kind/"+kind)
+	got, _ := shown[KindRow](w, "kind/"+kind)
 	if got.Access != want || got.State.Namespace != namespace {
 		w.t.Errorf("%s: %+v, want %s in namespace %q", kind, got.State, want, namespace)
 	}
 }
 
-// pool returns a deployment of three Machines, of which two exist: one is Running, and one Failed.
-func pool() []client.Object {
+// onePool returns a deployment of three Machines, of which two exist: one is Running, and one Failed.
+func onePool() []client.Object {
 	labels := map[string]string{"pool": "a"}
 	template := v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: v1alpha1.MachineSpec{Class: v1alpha1.ClassSpec{Kind: "MachineClass", Name: "small"}}}
 	meta := func(name string, owner client.Object, kind string) metav1.ObjectMeta {
@@ -179,36 +179,36 @@ func pool() []client.Object {
 
 // TestModel_ShowsPool checks the rows of a pool, and that they follow changes and deletions.
 func TestModel_ShowsPool(t *testing.T) {
-	inWorld(t, pool(), "", nil, func(w *world) {
-		got, exists := row[PoolRow](w, "pool/n/pool")
+	inWorld(t, onePool(), "", nil, func(w *world) {
+		got, exists := shown[PoolRow](w, "pool/n/pool")
 		if !exists || got.Replicas != 3 || got.Most != 4 || got.Least != 2 || got.Revision != 1 || got.Outcome != "Progressing" || len(got.Waits) == 0 {
 			t.Errorf("pool: %t, %+v", exists, got)
 		}
-		machine, _ := row[MachineRow](w, "machine/n/pool-1-b")
+		machine, _ := shown[MachineRow](w, "machine/n/pool-1-b")
 		if machine.Phase != "Failed" || machine.Set != "pool-1" || machine.Class != "small" {
 			t.Errorf("machine: %+v", machine)
 		}
-		if set, _ := row[SetRow](w, "set/n/pool-1"); set.Pool != "pool" || set.Revision != "1" {
+		if set, _ := shown[SetRow](w, "set/n/pool-1"); set.Pool != "pool" || set.Revision != "1" {
 			t.Errorf("set: %+v", set)
 		}
 
-		for _, object := range pool()[2:] {
+		for _, object := range onePool()[2:] {
 			if err := w.Delete(t.Context(), object); err != nil {
 				t.Fatal(err)
 			}
 		}
 		w.pass(2 * time.Second)
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-b"); exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-b"); exists {
 			t.Error("a deleted machine is shown")
 		}
-		if got, _ := row[PoolRow](w, "pool/n/pool"); got.Pool.Exist != 0 {
+		if got, _ := shown[PoolRow](w, "pool/n/pool"); got.Pool.Exist != 0 {
 			t.Errorf("pool without machines: %+v", got.Pool)
 		}
-		if err := w.Delete(t.Context(), pool()[0]); err != nil {
+		if err := w.Delete(t.Context(), onePool()[0]); err != nil {
 			t.Fatal(err)
 		}
 		w.pass(2 * time.Second)
-		if _, exists := row[PoolRow](w, "pool/n/pool"); exists {
+		if _, exists := shown[PoolRow](w, "pool/n/pool"); exists {
 			t.Error("a deleted pool is shown")
 		}
 		for kind, n := range w.opened {
@@ -228,23 +228,23 @@ func TestModel_ReportsForbiddenKinds(t *testing.T) {
 		}
 		return nil
 	}
-	inWorld(t, pool(), "", refused, func(w *world) {
+	inWorld(t, onePool(), "", refused, func(w *world) {
 		w.wantAccess("Machine", AccessForbidden, "")
 		w.wantAccess("VirtualMachine", AccessForbidden, "")
 		w.wantAccess("MachineSet", AccessOK, "")
-		if pool, exists := row[PoolRow](w, "pool/n/pool"); !exists || pool.Replicas != 3 {
+		if pool, exists := shown[PoolRow](w, "pool/n/pool"); !exists || pool.Replicas != 3 {
 			t.Errorf("pool: %t, %+v", exists, pool)
 		}
 		w.refuse(func(client.ObjectList, string) error { return nil })
 		w.pass(retryAccess + 5*time.Second)
 		w.wantAccess("Machine", AccessOK, "")
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-a"); !exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); !exists {
 			t.Error("no machine after the user got the permission")
 		}
 		w.refuse(refused)
 		w.pass(10 * time.Second)
 		w.wantAccess("Machine", AccessForbidden, "")
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-a"); exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); exists {
 			t.Error("a machine is shown after the user lost the permission")
 		}
 	})
@@ -258,10 +258,10 @@ func TestModel_FallsBackToNamespace(t *testing.T) {
 		}
 		return nil
 	}
-	inWorld(t, pool(), "n", refused, func(w *world) {
+	inWorld(t, onePool(), "n", refused, func(w *world) {
 		w.wantAccess("Machine", AccessOK, "n")
 		w.wantAccess("Node", AccessForbidden, "")
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-a"); !exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); !exists {
 			t.Error("no machine")
 		}
 	})
@@ -270,23 +270,23 @@ func TestModel_FallsBackToNamespace(t *testing.T) {
 // TestModel_KeepsRowsDuringOutage checks that rows remain while the API server does not respond, that the page reports
 // the outage, and that rows are current after it.
 func TestModel_KeepsRowsDuringOutage(t *testing.T) {
-	inWorld(t, pool(), "", nil, func(w *world) {
+	inWorld(t, onePool(), "", nil, func(w *world) {
 		w.refuse(func(client.ObjectList, string) error { return errors.New("connection refused") })
 		w.pass(time.Minute)
 		w.wantAccess("Machine", AccessLost, "")
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-a"); !exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); !exists {
 			t.Error("the machine is not shown during the outage")
 		}
-		if pool, _ := row[PoolRow](w, "pool/n/pool"); len(pool.Waits) == 0 || pool.Outcome != "Progressing" {
+		if pool, _ := shown[PoolRow](w, "pool/n/pool"); len(pool.Waits) == 0 || pool.Outcome != "Progressing" {
 			t.Errorf("the pool does not report the outage: %+v", pool)
 		}
-		if err := w.Delete(t.Context(), pool()[2]); err != nil {
+		if err := w.Delete(t.Context(), onePool()[2]); err != nil {
 			t.Fatal(err)
 		}
 		w.refuse(func(client.ObjectList, string) error { return nil })
 		w.pass(2 * time.Minute)
 		w.wantAccess("Machine", AccessOK, "")
-		if _, exists := row[MachineRow](w, "machine/n/pool-1-a"); exists {
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); exists {
 			t.Error("a machine that was deleted during the outage is shown")
 		}
 	})

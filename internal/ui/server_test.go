@@ -204,3 +204,12 @@ func TestAction_IsPlannedBeforeItIsDone(t *testing.T) {
 		}
 	}
 }
+
+// TestHostName_IsRandom checks that servers on other ports cannot guess the host name, and that browsers resolve it to the
+// loopback address.
+func TestHostName_IsRandom(t *testing.T) {
+	one, other := NewHostName(), NewHostName()
+	if one == other || !strings.HasSuffix(one, ".localhost") || strings.ToLower(one) != one || len(one) < len("millwright-.localhost")+10 {
+		t.Errorf("got %s and %s", one, other)
+	}
+}

@@ -52,17 +52,9 @@ export function Machine({ namespace, name }: { namespace: string; name: string }
               ["Provider ID", machine.providerID && <span class="mono">{machine.providerID}</span>],
               ["Virtual machine", value?.vm && <a href={href("vm", ...(value.vm.split("/") as [string, string]))}>{value.vm}</a>],
               ["Created", machine.created ? age(now - machine.created) + " ago" : ""],
-              [
-                "Last operation",
-                value?.operation && (
-                  <>
-                    {value.operation.type} {value.operation.state}
-                    {value.operation.code ? ` (${value.operation.code})` : ""}: {value.operation.text}
-                  </>
-                ),
-              ],
             ]}
           />
+          <Facts full facts={[["Last operation", value?.operation && operation(value.operation, now)]]} />
           <Node detail={value} now={now} />
           <Yaml kind="machine" namespace={namespace} name={name} version={machine} />
         </section>
@@ -70,6 +62,11 @@ export function Machine({ namespace, name }: { namespace: string; name: string }
       <Timeline parameters={{ namespace, machine: name }} version={machine} />
     </>
   );
+}
+
+function operation(of: NonNullable<Detail["operation"]>, now: number): string {
+  const when = of.at ? `, ${age(now - at(of.at))} ago` : "";
+  return `${of.type} ${of.state}${of.code ? ` (${of.code})` : ""}${when}: ${of.text}`;
 }
 
 // Life shows when the machine got into its states, and how long each took.

@@ -89,6 +89,8 @@ export function Bounds({ pool }: { pool: PoolRow }) {
   const total = exist + leaving;
   const scale = Math.max(pool.most, total, 1);
   const part = (n: number) => `${(100 * n) / scale}%`;
+  // Whether there is space for two labels.
+  const apart = pool.least > 0 && pool.least / scale < 0.75;
   const text = `${number(available)} of ${number(wanted)} available, ${number(updated)} up to date; at least ${number(pool.least)} must be available, and at most ${number(pool.most)} may exist`;
   return (
     <div class="bounds" role="img" aria-label={text} title={text}>
@@ -99,8 +101,10 @@ export function Bounds({ pool }: { pool: PoolRow }) {
         <i class="wanted" style={{ left: part(wanted) }} />
       </div>
       <div class="scale" aria-hidden="true">
-        {pool.least !== wanted && <span style={{ left: part(pool.least) }}>min {number(pool.least)}</span>}
-        {pool.most !== pool.least && <span class="end">max {number(pool.most)}</span>}
+        {apart && <span style={{ left: part(pool.least) }}>min {number(pool.least)}</span>}
+        <span class="end">
+          {apart ? "" : `min ${number(pool.least)} · `}max {number(pool.most)}
+        </span>
       </div>
     </div>
   );
@@ -166,9 +170,9 @@ function minutes(events: Event[], now: number): { from: number; all: number; bad
   return bars;
 }
 
-export function Facts({ facts }: { facts: [string, ComponentChildren][] }) {
+export function Facts({ facts, full }: { facts: [string, ComponentChildren][]; full?: boolean }) {
   return (
-    <dl class="facts">
+    <dl class={full ? "facts full" : "facts"}>
       {facts
         .filter(([, value]) => value !== undefined && value !== null && value !== "")
         .map(([name, value]) => (

@@ -297,6 +297,8 @@ export function Explanation({ detail, error, namespace }: { detail: Detail | nul
   const now = useClock();
   const report = detail?.report;
   if (!report) return error ? <p class="problem">{error}</p> : <p class="explanation quiet">Reading the explanation…</p>;
+  // Findings are shown with their remedies.
+  const advice = (report.advice ?? []).filter((text) => !report.why?.some((finding) => finding.remedy === text));
   return (
     <section class={"explanation " + tones[report.verdict]} aria-label="Explanation">
       <p class="answer">{report.answer}</p>
@@ -321,11 +323,11 @@ export function Explanation({ detail, error, namespace }: { detail: Detail | nul
             </ul>
           </div>
         )}
-        {report.advice && report.advice.length > 0 && (
+        {advice.length > 0 && (
           <div>
             <h3>What you can do</h3>
             <ul>
-              {report.advice.map((advice, i) => (
+              {advice.map((advice, i) => (
                 <li key={i}>{advice}</li>
               ))}
             </ul>

@@ -52,8 +52,13 @@ export function Search() {
         input.current!.select();
       }
     };
+    const close = () => setOpen(false);
     addEventListener("keydown", slash);
-    return () => removeEventListener("keydown", slash);
+    addEventListener("hashchange", close);
+    return () => {
+      removeEventListener("keydown", slash);
+      removeEventListener("hashchange", close);
+    };
   }, []);
 
   const go = (row: Row) => {

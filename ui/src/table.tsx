@@ -33,7 +33,7 @@ export function MachineTable({ machines }: { machines: MachineRow[] }) {
     <div class="machines" role="table" aria-rowcount={machines.length + 1}>
       <div class="line titles" role="row">
         {["Machine", "Phase", "For", "Node", "Class", "Last operation"].map((title) => (
-          <span role="columnheader" key={title}>
+          <span role="columnheader" key={title} class={title === "For" ? "figures" : undefined}>
             {title}
           </span>
         ))}

@@ -21,23 +21,24 @@ func isLoopback(host string) bool {
 
 // openBrowser opens a link in the browser of the desktop, if there is one. The link is passed in a file that only the user
 // can read, because other users can read the arguments of processes. Problems are printed: the user can open the link.
-func openBrowser(link string, messages io.Writer) (remove func()) {
+// It returns the process, which is nil if none was started, and a function that removes the file.
+func openBrowser(link string, messages io.Writer) (started *exec.Cmd, remove func()) {
 	opener, err := exec.LookPath("xdg-open")
 	if err != nil || os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
-		return func() {}
+		return nil, func() {}
 	}
 	file, err := writeLink(link)
 	if err != nil {
 		fmt.Fprintf(messages, "Cannot open a browser: %v.\n", err)
-		return func() {}
+		return nil, func() {}
 	}
+	remove = func() { _ = os.Remove(file) } // the link no longer works
 	command := exec.Command(opener, (&url.URL{Scheme: "file", Path: file}).String())
 	if err := command.Start(); err != nil {
 		fmt.Fprintf(messages, "Cannot open a browser: %v.\n", err)
-	} else {
-		go command.Wait() // its output is not shown
+		return nil, remove
 	}
-	return func() { _ = os.Remove(file) } // the link no longer works
+	return command, remove
 }
 
 // writeLink writes a page that leads to the link.

@@ -201,5 +201,9 @@ func (f *flags) open(cmd *cobra.Command, link string) (remove func()) {
 	if !f.browser {
 		return func() {}
 	}
-	return openBrowser(link, cmd.ErrOrStderr())
+	started, remove := openBrowser(link, cmd.ErrOrStderr())
+	if started != nil {
+		go started.Wait() // its result is not shown
+	}
+	return remove
 }
