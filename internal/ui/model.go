@@ -120,7 +120,7 @@ func (m *model) update() {
 		state, objects := source.get()
 		if keys[""] {
 			delete(keys, "")
-			m.hub.set("kind/"+kind, KindRow{Row{Kind: "kind", ID: "kind/" + kind, Name: kind}, state})
+			m.hub.set("kind/"+kind, KindRow{Row{Kind: "kind", ID: "kind/" + kind, Namespace: state.Namespace, Name: kind}, state.Access, state.Message})
 			maps.Copy(keys, m.shown[kind])
 			if objects != nil {
 				for _, key := range objects.ListKeys() {

@@ -232,8 +232,11 @@ func hostRow(node *corev1.Node) HostRow {
 	return row
 }
 
-// KindRow is the row about a watched kind: whether it can be read.
+// KindRow is the row about a watched kind: whether it can be read. Its namespace is the only one that is watched, or empty
+// if all are.
 type KindRow struct {
 	Row
-	State
+	Access Access `json:"access"`
+	// Message explains AccessForbidden and AccessLost.
+	Message string `json:"message,omitempty"`
 }

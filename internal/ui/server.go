@@ -187,7 +187,7 @@ func page(w http.ResponseWriter, status int, title, text, next string) {
 		refresh = `<meta http-equiv="refresh" content="0;url=` + next + `">`
 	}
 	w.WriteHeader(status)
-	fmt.Fprintf(w, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">%s<title>%s</title></head><body><h1>%s</h1><p>%s</p></body></html>`,
+	fmt.Fprintf(w, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="icon" href="/icon.svg">%s<title>%s</title></head><body><h1>%s</h1><p>%s</p></body></html>`,
 		refresh, title, title, strings.ReplaceAll(text, `"`, "&quot;"))
 }
 

@@ -82,13 +82,13 @@ type source struct {
 	objects toolscache.Indexer
 }
 
-// State is what the page shows about a kind.
+// State describes whether a kind can be read. KindRow has the same fields.
 type State struct {
-	Access Access `json:"access"`
+	Access Access
 	// Namespace is the only namespace that is watched. It is empty if all are.
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string
 	// Message explains AccessForbidden and AccessLost.
-	Message string `json:"message,omitempty"`
+	Message string
 }
 
 // get returns the state, and the objects, which are nil before the first list.
@@ -176,7 +176,7 @@ func (s *source) read(ctx context.Context, namespace string, options metav1.List
 	return list, err
 }
 
-// found ends an outage.
+// found records that the API server responds.
 func (s *source) found() {
 	if s.state.Access != AccessLost {
 		return

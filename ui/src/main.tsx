@@ -94,7 +94,7 @@ function App() {
         </nav>
         <Search />
         <p class={"link " + (lost ? "lost" : "open")} role="status">
-          {lost ? "Disconnected" : <span class="cluster">{store.about ? store.about.context || store.about.cluster.replace(/^https?:\/\//, "") : ""}</span>}
+          {lost ? "Disconnected" : <span class="cluster">{place()}</span>}
         </p>
       </header>
       {lost && (
@@ -106,6 +106,13 @@ function App() {
       <HintView />
     </>
   );
+}
+
+// place names the cluster, and the namespace if only one is shown.
+function place(): string {
+  const namespace = store.kind("Machine")?.namespace;
+  const cluster = store.about ? store.about.context || store.about.cluster.replace(/^https?:\/\//, "") : "";
+  return namespace ? `${namespace} · ${cluster}` : cluster;
 }
 
 // Two keys lead to the sections: g p, g v, g h.

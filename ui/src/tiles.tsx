@@ -1,5 +1,5 @@
 // Tiles: one element for each machine, in blocks of whole lines. The browser skips blocks that are not visible, and a block
-// is drawn again only if one of its machines changed. So thousands of machines scroll without work in script.
+// is rendered again only if one of its machines changed. So thousands of machines scroll without work in script.
 
 import { Component } from "preact";
 import type { JSX } from "preact";

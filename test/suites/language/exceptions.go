@@ -37,7 +37,7 @@ var unread = []string{
 }
 
 // readExtensions are those of files that hold text.
-var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt", ".ts", ".tsx", ".css", ".html"}
+var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt"}
 
 // isRead reports whether a file holds text that is to be checked.
 func isRead(name string) bool {

@@ -182,43 +182,49 @@ func (p *Page) Problems() []string {
 // call calls a method of the protocol. The test fails if the browser returns an error.
 func (p *Page) call(method string, params, result any) {
 	p.t.Helper()
+	if err := p.try(method, params, result); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// try calls a method of the protocol.
+func (p *Page) try(method string, params, result any) error {
 	response := make(chan message, 1)
 	p.mu.Lock()
 	if p.waiting == nil {
 		p.mu.Unlock()
-		p.t.Fatalf("%s: the browser has exited", method)
+		return fmt.Errorf("%s: the browser has exited", method)
 	}
 	p.last++
-	id := p.last
-	p.waiting[id] = response
+	request := message{ID: p.last, Session: p.session, Method: method, Params: json.RawMessage("{}")}
+	p.waiting[request.ID] = response
 	p.mu.Unlock()
-	if params == nil {
-		params = map[string]any{}
-	}
-	text, err := json.Marshal(map[string]any{"id": id, "method": method, "params": params, "sessionId": p.session})
-	if p.session == "" {
-		text, err = json.Marshal(map[string]any{"id": id, "method": method, "params": params})
+	var err error
+	if params != nil {
+		request.Params, err = json.Marshal(params)
 	}
 	if err == nil {
-		_, err = p.write.Write(append(text, 0))
+		var text []byte
+		if text, err = json.Marshal(request); err == nil {
+			_, err = p.write.Write(append(text, 0))
+		}
 	}
 	if err != nil {
-		p.t.Fatalf("%s: %v", method, err)
+		return fmt.Errorf("%s: %w", method, err)
 	}
 	select {
 	case m := <-response:
 		switch {
 		case m.broken != nil:
-			p.t.Fatalf("%s: %v", method, m.broken)
+			return fmt.Errorf("%s: %w", method, m.broken)
 		case m.Error != nil:
-			p.t.Fatalf("%s: %s", method, m.Error.Message)
+			return fmt.Errorf("%s: %s", method, m.Error.Message)
 		case result != nil:
-			if err := json.Unmarshal(m.Result, result); err != nil {
-				p.t.Fatalf("%s: %v", method, err)
-			}
+			return json.Unmarshal(m.Result, result)
 		}
+		return nil
 	case <-time.After(2 * Timeout):
-		p.t.Fatalf("%s: the browser does not respond", method)
+		return fmt.Errorf("%s: the browser does not respond", method)
 	}
 }
 
@@ -254,7 +260,10 @@ func (p *Page) evaluate(expression string) (value json.RawMessage, exception str
 			} `json:"exception"`
 		} `json:"exceptionDetails"`
 	}
-	p.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &result)
+	err := p.try("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &result)
+	if err != nil { // for example, because the page navigates
+		return nil, err.Error()
+	}
 	if result.Exception != nil {
 		return nil, strings.TrimSpace(result.Exception.Text + " " + result.Exception.Exception.Description)
 	}
