@@ -18,8 +18,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// serve serves the page for a browser until the test is complete, and returns the link.
-func serve(t *testing.T, c client.WithWatch, actions ...Action) (link string) {
+// serve serves the page for a browser until the test is complete.
+func serve(t *testing.T, c client.WithWatch, actions ...Action) *Server {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,7 +49,7 @@ func serve(t *testing.T, c client.WithWatch, actions ...Action) (link string) {
 		page.CloseClientConnections()
 		page.Close()
 	})
-	return s.URL()
+	return s
 }
 
 // withoutProblems checks that the page threw no exceptions and violated no policy.
@@ -80,7 +80,7 @@ func TestPage_ShowsHostileTextsAsText(t *testing.T) {
 	})
 	c := newFakeClient(t, objects...)
 	p := browser.Open(t)
-	p.Navigate(serve(t, c))
+	p.Navigate(serve(t, c).URL())
 	p.Await(`document.querySelectorAll(".tile").length === 2`)
 	for _, view := range []struct{ hash, wait string }{
 		{"#/machine/n/" + machine.Name, `document.querySelector(".answer") && document.querySelector(".events li") && document.querySelector(".life")`},
@@ -130,7 +130,7 @@ func TestPage_RejectsOtherSites(t *testing.T) {
 	link := serve(t, newFakeClient(t, onePool()...), Action{
 		Name: "pause", Kind: "pool", Command: func(Request) []string { return []string{"pause"} },
 		Do: func(context.Context, Request) (string, error) { did = true; return "paused", nil },
-	})
+	}).URL()
 	ours, _, _ := strings.Cut(link, "/?")
 	p := browser.Open(t)
 	p.Navigate(link)
@@ -184,7 +184,7 @@ func TestPage_ReportsMissingPermissions(t *testing.T) {
 		return nil
 	}
 	p := browser.Open(t)
-	p.Navigate(serve(t, c.WithWatch))
+	p.Navigate(serve(t, c.WithWatch).URL())
 	p.Await(`document.querySelector(".pool") && document.body.innerText.includes("You have no permission to list Machines.")`)
 	for hash, text := range map[string]string{
 		"#/pool/n/pool": "You have no permission to list Events.",
@@ -215,9 +215,9 @@ func fiveThousand() []client.Object {
 // on the machine, so they are not limited.
 func TestPage_Shows5000Machines(t *testing.T) {
 	tier.All(t)
-	c := newFakeClient(t, fiveThousand()...)
+	s := serve(t, newFakeClient(t, fiveThousand()...))
 	p := browser.Open(t)
-	p.Navigate(serve(t, c))
+	p.Navigate(s.URL())
 	p.Await(`document.querySelectorAll(".tile").length === 5000`)
 	paint := browser.Evaluate[float64](p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`)
 	t.Logf("first contentful paint after %.0f ms", paint)
@@ -238,16 +238,10 @@ func TestPage_Shows5000Machines(t *testing.T) {
 	t.Logf("%.0f frames per second while scrolling", frames)
 
 	begin := browser.Evaluate[float64](p, `performance.now()`)
-	machines := &v1alpha1.MachineList{}
-	if err := c.List(t.Context(), machines); err != nil {
-		t.Fatal(err)
-	}
-	for i := range machines.Items {
-		machine := &machines.Items[i]
-		machine.Status.CurrentStatus.Phase = v1alpha1.MachineFailed
-		if err := c.Update(t.Context(), machine); err != nil {
-			t.Fatal(err)
-		}
+	for _, machine := range objectsOf[*v1alpha1.Machine](s.model.sources["Machine"], "") {
+		row := machineRow(machine)
+		row.Phase = string(v1alpha1.MachineFailed)
+		s.model.hub.set(row.ID, row)
 	}
 	p.Await(`document.querySelectorAll(".tile.bad").length === 5000`)
 	t.Logf("5,000 machines failed within %.0f ms", browser.Evaluate[float64](p, `performance.now()`)-begin)
