@@ -62,31 +62,35 @@ func copyOf[T any](s *source, key client.ObjectKey, resource string, into *T) er
 func (r reader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	var of client.ListOptions
 	of.ApplyOptions(options)
-	if of.LabelSelector != nil || of.Raw != nil || of.Limit != 0 {
-		return r.Reader.List(ctx, list, options...)
-	}
-	switch list := list.(type) {
-	case *v1alpha1.MachineList:
-		if s := r.serves("Machine", of.Namespace); s != nil && of.FieldSelector == nil {
-			list.Items = copiesOf[v1alpha1.Machine](s, of.Namespace)
-			return nil
-		}
-	case *v1alpha1.MachineSetList:
-		if s := r.serves("MachineSet", of.Namespace); s != nil && of.FieldSelector == nil {
-			list.Items = copiesOf[v1alpha1.MachineSet](s, of.Namespace)
-			return nil
-		}
-	case *vmv1alpha1.VirtualMachineList:
-		if s := r.serves("VirtualMachine", of.Namespace); s != nil && of.FieldSelector == nil {
-			list.Items = copiesOf[vmv1alpha1.VirtualMachine](s, of.Namespace)
-			return nil
-		}
-	case *corev1.EventList:
-		if s := r.serves("Event", of.Namespace); s != nil && r.events(s, list, of) {
-			return nil
-		}
+	if of.LabelSelector == nil && of.Raw == nil && of.Limit == 0 && r.cached(list, of) {
+		return nil
 	}
 	return r.Reader.List(ctx, list, options...)
+}
+
+// cached lists objects from a cache, and reports whether it has them.
+func (r reader) cached(list client.ObjectList, of client.ListOptions) bool {
+	switch list := list.(type) {
+	case *v1alpha1.MachineList:
+		return fill(r.serves("Machine", of.Namespace), of, &list.Items)
+	case *v1alpha1.MachineSetList:
+		return fill(r.serves("MachineSet", of.Namespace), of, &list.Items)
+	case *vmv1alpha1.VirtualMachineList:
+		return fill(r.serves("VirtualMachine", of.Namespace), of, &list.Items)
+	case *corev1.EventList:
+		s := r.serves("Event", of.Namespace)
+		return s != nil && events(s, list, of)
+	}
+	return false
+}
+
+// fill lists all objects of a namespace.
+func fill[T any](s *source, of client.ListOptions, items *[]T) bool {
+	if s == nil || of.FieldSelector != nil {
+		return false
+	}
+	*items = copiesOf[T](s, of.Namespace)
+	return true
 }
 
 func copiesOf[T any](s *source, namespace string) []T {
@@ -99,7 +103,7 @@ func copiesOf[T any](s *source, namespace string) []T {
 }
 
 // events lists events on a watched kind, and reports whether the cache has those events.
-func (r reader) events(s *source, list *corev1.EventList, of client.ListOptions) bool {
+func events(s *source, list *corev1.EventList, of client.ListOptions) bool {
 	if of.FieldSelector == nil {
 		return false
 	}

@@ -27,6 +27,8 @@ export function useFetched<T>(path: string, parameters: Record<string, string>, 
   const key = path + "?" + new URLSearchParams(parameters);
   const [fetched, setFetched] = useState<Fetched<T> & { key: string }>({ value: null, error: "", key });
   const last = useRef(0);
+  const latest = useRef(key);
+  latest.current = key;
   useEffect(() => {
     let current = true;
     let timer = 0;
@@ -41,9 +43,10 @@ export function useFetched<T>(path: string, parameters: Record<string, string>, 
       last.current = performance.now();
       try {
         const value = await get<T>(path, parameters);
-        if (current) setFetched({ value, error: "", key });
+        // A result is shown even if the version has changed since: with frequent changes, none would be current.
+        if (latest.current === key) setFetched({ value, error: "", key });
       } catch (error) {
-        if (current) setFetched((before) => ({ value: before.key === key ? before.value : null, error: (error as Error).message, key }));
+        if (latest.current === key) setFetched((before) => ({ value: before.key === key ? before.value : null, error: (error as Error).message, key }));
       }
       if (current) again(beat);
     };
