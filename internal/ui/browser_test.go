@@ -83,8 +83,8 @@ func TestPage_ShowsHostileTextsAsText(t *testing.T) {
 	p.Navigate(serve(t, c).URL())
 	p.Await(`document.querySelectorAll(".tile").length === 2`)
 	for _, view := range []struct{ hash, wait string }{
-		{"#/machine/n/" + machine.Name, `document.querySelector(".answer") && document.querySelector(".events li") && document.querySelector(".life")`},
-		{"#/pool/n/pool", `document.querySelector(".answer") && document.querySelector(".events li") && document.querySelector(".plain")`},
+		{"#/machine/n/" + machine.Name, `document.querySelector(".conclusion") && document.querySelector(".events li") && document.querySelector(".life")`},
+		{"#/pool/n/pool", `document.querySelector(".conclusion") && document.querySelector(".events li") && document.querySelector(".plain")`},
 		{"#/machine/n/" + strings.ReplaceAll(hostile, "/", ""), `document.querySelector("h1")`},
 		{"#/vm/%00/%E0%A4%A", `document.querySelector("h1")`},
 		{"#/" + hostile, `document.querySelector(".empty")`},

@@ -292,7 +292,7 @@ function Revisions({ detail }: { detail: Detail | null }) {
   );
 }
 
-// Explanation shows what "millwright explain" shows: the answer, its reasons, what happens next, and advice.
+// Explanation shows what "millwright explain" shows: the conclusion, its reasons, what happens next, and advice.
 export function Explanation({ detail, error, namespace }: { detail: Detail | null; error: string; namespace: string }) {
   const now = useClock();
   const report = detail?.report;
@@ -301,7 +301,7 @@ export function Explanation({ detail, error, namespace }: { detail: Detail | nul
   const advice = (report.advice ?? []).filter((text) => !report.why?.some((finding) => finding.remedy === text));
   return (
     <section class={"explanation " + tones[report.verdict]} aria-label="Explanation">
-      <p class="answer">{report.answer}</p>
+      <p class="conclusion">{report.answer}</p>
       {report.why && report.why.length > 0 && <Findings findings={report.why} namespace={namespace} />}
       {report.replaced && report.replaced.length > 0 && (
         <>

@@ -139,7 +139,7 @@ func TestUI_ShowsPool(t *testing.T) {
 	}
 
 	page.Click(".tile", "")
-	page.Await(`document.querySelector(".answer")?.innerText.includes("is Running") && document.querySelector(".life")`)
+	page.Await(`document.querySelector(".conclusion")?.innerText.includes("is Running") && document.querySelector(".life")`)
 	page.Screenshot(t, "machine")
 	for _, problem := range page.Problems() {
 		t.Errorf("the page reports: %s", problem)
