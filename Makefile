@@ -92,6 +92,10 @@ qemu: ## Install QEMU from the distribution for tests (as root; once)
 containerd: ## Install containerd, runc and CNI plugins from the distribution for tests of Pods (as root; once)
 	@hack/install-containerd.sh
 
+.PHONY: chromium
+chromium: ## Install Chromium from the distribution for tests of the page of millwright ui (as root; once)
+	@hack/install-chromium.sh
+
 .PHONY: grpc-python
 grpc-python: ## Install gRPC for Python from the distribution for the test of a Python driver (as root; once)
 	@hack/install-grpc-python.sh

@@ -15,7 +15,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/test/support/browser"
-	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // serve serves the page for a browser until the test is complete.
@@ -214,9 +213,8 @@ func fiveThousand() []client.Object {
 // TestPage_Shows5000Machines checks that the page shows and updates 5,000 machines, and logs how fast that is. Times depend
 // on the machine, so they are not limited.
 func TestPage_Shows5000Machines(t *testing.T) {
-	tier.All(t)
-	s := serve(t, newFakeClient(t, fiveThousand()...))
 	p := browser.Open(t)
+	s := serve(t, newFakeClient(t, fiveThousand()...))
 	p.Navigate(s.URL())
 	p.Await(`document.querySelectorAll(".tile").length === 5000`)
 	paint := browser.Evaluate[float64](p, `performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? -1`)

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // Timeout limits how long Await waits.
@@ -53,10 +55,11 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
-// Open starts Chromium with an empty page. It is closed when the test is complete. Without Chromium, the test is skipped;
-// "make chromium" installs it.
+// Open starts Chromium with an empty page. It is closed when the test is complete. Only "make test-all" runs such tests.
+// Without Chromium, the test is skipped; "make chromium" installs it.
 func Open(t testing.TB) *Page {
 	t.Helper()
+	tier.All(t)
 	program, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Skip(`Chromium is not installed; as root, "make chromium" installs it`)
@@ -304,10 +307,10 @@ func (p *Page) Await(expression string) {
 	p.t.Fatalf("not true within %s: %s\nproblems: %q\n%s", Timeout, expression, p.Problems(), text)
 }
 
-// Click clicks the first visible element that matches a selector and whose text begins with text.
+// Click waits for a visible, enabled element that matches a selector and whose text begins with text, and clicks it.
 func (p *Page) Click(selector, text string) {
 	p.t.Helper()
-	find := fmt.Sprintf(`[...document.querySelectorAll(%q)].find((e) => e.innerText.trim().startsWith(%q) && e.offsetParent)`, selector, text)
+	find := fmt.Sprintf(`[...document.querySelectorAll(%q)].find((e) => e.innerText.trim().startsWith(%q) && e.offsetParent && !e.disabled)`, selector, text)
 	p.Await(find)
 	Evaluate[any](p, find+`.click()`)
 }
