@@ -100,7 +100,7 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		_ = relay(tab, guest) // the tab has gone
 	}()
-	if err := relay(guest, tab); err != nil && ctx.Err() == nil {
+	if err := relay(guest, tab); ctx.Err() == nil {
 		var closed *websocket.CloseError
 		if errors.As(err, &closed) && closed.Code != websocket.CloseAbnormalClosure {
 			closeWith(tab, closed.Code, closed.Text)
@@ -110,7 +110,7 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// relay copies binary messages until one side is closed.
+// relay copies binary messages until one side is closed. It returns the reason.
 func relay(from, to *websocket.Conn) error {
 	for {
 		kind, piece, err := from.ReadMessage()

@@ -241,6 +241,7 @@ How to continue, in another terminal:
 
   export KUBECONFIG=%[1]s
   %[2]s scale machinedeployment %[3]s --replicas 5
+  %[4]s ui --dir %[5]s                  # shows everything in a browser
   %[4]s rollout restart --dir %[5]s %[3]s
   %[4]s rollout status --dir %[5]s %[3]s
   %[4]s vm list --dir %[5]s

@@ -369,5 +369,5 @@ func (m *local) printCommands(out io.Writer, kubectl, kubeconfig string) {
 	if m.Driver.Name == localdir.DriverSim {
 		kinds = "machinedeployments,machinesets,machines,nodes"
 	}
-	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s/\n  %s get %s\n\n", kubeconfig, kubectl, m.examplesDir(), kubectl, kinds)
+	fmt.Fprintf(out, "  export KUBECONFIG=%s\n  %s apply -f %s/\n  %s get %s\n  %s ui --dir %s\n\n", kubeconfig, kubectl, m.examplesDir(), kubectl, kinds, m.program, m.dir)
 }
