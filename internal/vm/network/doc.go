@@ -1,4 +1,5 @@
-// Package network carries packets between the guests of a host.
+// Package network carries packets between the guests of a host, and has the rules for these packets. Package overlay
+// applies the same rules between hosts.
 //
 // A guest's gateway, which leads to the host and to the outside, is on a network that only this guest uses. This
 // network carries only packets for other guests. A [Switch] has one port for each guest, and learns the guest's

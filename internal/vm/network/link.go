@@ -41,7 +41,7 @@ const maxResponses = 64
 // outlives the switch. Frames for the guest are delivered sequentially in QEMU's format: a length of four bytes,
 // followed by the content. If deliver fails, the link terminates.
 func Join(ctx context.Context, socket string, port Port, deliver func(framed []byte) error, log *slog.Logger) (*Link, error) {
-	if err := port.check(); err != nil {
+	if err := port.Check(); err != nil {
 		return nil, err
 	}
 	hello, err := json.Marshal(port)
@@ -62,7 +62,7 @@ func (l *Link) Done() <-chan struct{} { return l.done }
 // Send sends a frame of the guest, or responds to it if the guest looks for another guest on its own link. It never
 // blocks: it drops the frame if there is no connection or too many frames are pending.
 func (l *Link) Send(frame []byte) {
-	response, local := l.port.resolve(frame)
+	response, local := l.port.Resolve(frame)
 	if response != nil {
 		select {
 		case l.responses <- framed(response):

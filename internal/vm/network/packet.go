@@ -24,6 +24,8 @@ const (
 	Expired Refusal = "Expired"
 	// NoGuest means that no port has the destination address.
 	NoGuest Refusal = "NoGuest"
+	// Unreachable means that the host of the destination does not respond.
+	Unreachable Refusal = "Unreachable"
 	// QueueFull means that the receiver is slower than the senders.
 	QueueFull Refusal = "QueueFull"
 )
@@ -65,9 +67,9 @@ const (
 // ethernetIPv4 is the beginning of an ARP packet about IPv4 addresses on Ethernet.
 var ethernetIPv4 = []byte{0, 1, 8, 0, 6, 4}
 
-// inspect returns the destination of a frame that a guest may send. The destination is the zero Addr if the frame
+// Inspect returns the destination of a frame that a guest may send. The destination is the zero Addr if the frame
 // only announces where the guest is. The refusal is empty if the frame is allowed.
-func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
+func (p Port) Inspect(frame []byte) (netip.Addr, Refusal) {
 	if len(frame) < etherHeader || len(frame) > maxFrame {
 		return netip.Addr{}, Malformed
 	}
@@ -77,12 +79,31 @@ func (p Port) inspect(frame []byte) (netip.Addr, Refusal) {
 	switch content := frame[etherHeader:]; binary.BigEndian.Uint16(frame[etherType:]) {
 	case typeARP, typeRARP:
 		return netip.Addr{}, p.inspectARP(content)
-	case typeIPv4:
-		return p.inspect4(content)
-	case typeIPv6:
-		return p.inspect6(content)
+	case typeIPv4, typeIPv6:
+		to, refusal := p.InspectPacket(content)
+		if refusal == "" && expired(content) {
+			refusal = Expired
+		}
+		return to, refusal
 	}
 	return netip.Addr{}, Malformed
+}
+
+// InspectPacket returns the destination of an IP packet that a guest may send to another guest. Unlike Inspect, it
+// ignores the hop limit: another host may already have forwarded the packet. The packet may be followed by padding.
+func (p Port) InspectPacket(packet []byte) (netip.Addr, Refusal) {
+	if len(packet) > 0 && packet[0]>>4 == 6 {
+		return p.inspect6(packet)
+	}
+	return p.inspect4(packet)
+}
+
+// expired reports whether a packet that InspectPacket has allowed must not be forwarded again.
+func expired(packet []byte) bool {
+	if packet[0]>>4 == 6 {
+		return packet[hops6] <= 1
+	}
+	return packet[ttl4] <= 1
 }
 
 // inspectARP accepts the announcement of a guest that has moved to another host.
@@ -119,8 +140,6 @@ func (p Port) inspect4(data []byte) (netip.Addr, Refusal) {
 		return to, LinkOnly
 	case first && data[protocol4] == protocolUDP && isUDPTo(data[header:total], portDHCPClient):
 		return to, LinkOnly
-	case data[ttl4] <= 1:
-		return to, Expired
 	}
 	return to, ""
 }
@@ -139,8 +158,6 @@ func (p Port) inspect6(data []byte) (netip.Addr, Refusal) {
 		return to, ForeignAddress
 	case !unicast(to):
 		return to, LinkOnly
-	case data[hops6] <= 1:
-		return to, Expired
 	}
 	return to, inspectPayload6(data[protocol6], data[header6:end])
 }
@@ -184,11 +201,15 @@ func isUDPTo(payload []byte, port uint16) bool {
 	return len(payload) < 4 || binary.BigEndian.Uint16(payload[2:]) == port
 }
 
-// route rewrites a frame that inspect has allowed, for delivery to the port.
+// route rewrites a frame that Inspect has allowed, for delivery to the port.
 func (p Port) route(frame []byte) {
 	copy(frame, p.MAC)
 	copy(frame[etherSource:], gatewayMAC)
-	packet := frame[etherHeader:]
+	forward(frame[etherHeader:])
+}
+
+// forward decrements the hop limit of a packet that Inspect has allowed.
+func forward(packet []byte) {
 	if packet[0]>>4 == 6 {
 		packet[hops6]--
 		return

@@ -108,7 +108,7 @@ func TestInspect(t *testing.T) {
 		"a fragment of UDP without its ports": {ip("10.77.0.11", protocolUDP), LinkOnly},
 	} {
 		t.Run(name, func(t *testing.T) {
-			to, got := alice.inspect(test.frame)
+			to, got := alice.Inspect(test.frame)
 			if got != test.want {
 				t.Errorf("refusal = %q, want %q", got, test.want)
 			}
@@ -123,7 +123,7 @@ func TestInspect(t *testing.T) {
 func TestPort_WithoutAddress(t *testing.T) {
 	none := Port{VM: alice.VM, MAC: alice.MAC}
 	for _, frame := range [][]byte{udp("10.77.0.11", 7), udp("fd77::b", 7), with(udp("10.77.0.11", 7), etherHeader+source4, 0, 0, 0, 0)} {
-		if _, got := none.inspect(frame); got != ForeignAddress {
+		if _, got := none.Inspect(frame); got != ForeignAddress {
 			t.Errorf("refusal = %q", got)
 		}
 	}
@@ -155,7 +155,7 @@ func FuzzInspect(f *testing.F) {
 	f.Add(arp(alice.MAC, alice.IPv4))
 	f.Add(ip("fd77::b", protocolFragment, 17, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7))
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		to, refusal := alice.inspect(frame)
+		to, refusal := alice.Inspect(frame)
 		if refusal != "" {
 			return
 		}

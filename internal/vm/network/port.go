@@ -24,15 +24,15 @@ type Port struct {
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
 	// Networks are the networks that the VM treats as its own link. The Link responds to the VM when it looks for
-	// other guests in them; the switch does not know them. Optional.
+	// other guests in them, and may send it errors from their gateways; the switch does not know them. Optional.
 	Networks []Network `json:"-"`
 }
 
 // errPort means that a port is invalid.
 var errPort = errors.New("invalid port")
 
-// check returns an error if the port is invalid.
-func (p Port) check() error {
+// Check returns an error if the port is invalid.
+func (p Port) Check() error {
 	const length = 6
 	switch {
 	case p.VM == "":
@@ -46,8 +46,8 @@ func (p Port) check() error {
 	return nil
 }
 
-// addresses returns the IP addresses of the port.
-func (p Port) addresses() []netip.Addr {
+// Addresses returns the IP addresses of the port.
+func (p Port) Addresses() []netip.Addr {
 	var all []netip.Addr
 	for _, address := range []netip.Addr{p.IPv4, p.IPv6} {
 		if address.IsValid() {
@@ -99,5 +99,5 @@ func readHello(in *bufio.Reader) (Port, error) {
 	if err := json.Unmarshal(content, &port); err != nil {
 		return Port{}, fmt.Errorf("%w: %w", errPort, err)
 	}
-	return port, port.check()
+	return port, port.Check()
 }

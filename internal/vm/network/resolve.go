@@ -11,7 +11,7 @@ import (
 type Network struct {
 	// Prefix contains all addresses.
 	Prefix netip.Prefix
-	// OnLink are the addresses that are on the guest's link, such as its gateway. They respond themselves.
+	// OnLink are the addresses that are on the guest's link. They respond themselves. The first one is the gateway.
 	OnLink []netip.Addr
 }
 
@@ -28,9 +28,9 @@ const (
 	hopsOnLink                          = 255
 )
 
-// resolve responds to a guest that looks for the Ethernet address of another guest: it is that of the router. The
+// Resolve responds to a guest that looks for the Ethernet address of another guest: it is that of the router. The
 // response is nil if someone else responds or no one does. local reports whether the frame must not leave the link.
-func (p Port) resolve(frame []byte) (response []byte, local bool) {
+func (p Port) Resolve(frame []byte) (response []byte, local bool) {
 	if len(frame) < etherHeader || !bytes.Equal(frame[etherSource:etherType], p.MAC) {
 		return nil, false
 	}
@@ -87,14 +87,6 @@ func (p Port) routesTo(address netip.Addr) bool {
 
 // checksum6 returns the checksum of an ICMPv6 message (RFC 8200, section 8.1).
 func checksum6(header, message []byte) uint16 {
-	sum := uint32(len(message)) + protocolICMPv6
-	for _, part := range [][]byte{header[source6:header6], message} {
-		for i := 0; i < len(part); i += 2 {
-			sum += uint32(binary.BigEndian.Uint16(part[i:]))
-		}
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	pseudo := sum(uint32(len(message))+protocolICMPv6, header[source6:header6])
+	return ^sum(uint32(pseudo), message)
 }

@@ -78,11 +78,11 @@ func TestPort_RespondsForOtherGuests(t *testing.T) {
 		"incomplete ARP":                     {arpRequestFor("10.77.0.11")[:etherHeader+20], false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			response, local := onOneLink(alice).resolve(test.frame)
+			response, local := onOneLink(alice).Resolve(test.frame)
 			if (response != nil) != test.responds || local != test.isHere {
-				t.Errorf("resolve() = %x, %t, want a response: %t, %t", response, local, test.responds, test.isHere)
+				t.Errorf("Resolve() = %x, %t, want a response: %t, %t", response, local, test.responds, test.isHere)
 			}
-			if response, _ := alice.resolve(test.frame); response != nil {
+			if response, _ := alice.Resolve(test.frame); response != nil {
 				t.Errorf("responded without networks: %x", response)
 			}
 		})
@@ -93,7 +93,7 @@ func FuzzResolve(f *testing.F) {
 	f.Add(arpRequestFor("10.77.0.11"))
 	f.Add(solicit("fd77::b"))
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if response, _ := onOneLink(alice).resolve(frame); len(response) > len(frame)+etherHeader {
+		if response, _ := onOneLink(alice).Resolve(frame); len(response) > len(frame)+etherHeader {
 			t.Errorf("a response of %d bytes to a frame of %d bytes", len(response), len(frame))
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -19,14 +18,13 @@ import (
 
 // Switch passes packets between guests. Create it with NewSwitch.
 type Switch struct {
-	log *slog.Logger
+	log     *slog.Logger
+	refused *Refusals
 
 	mu sync.RWMutex
 	// owners are the ports that have an address. The last port is where the guest was last seen; it receives the
 	// frames for that address.
-	owners  map[netip.Addr][]*attached
-	refused map[string]map[Refusal]uint64
-	logged  map[string]time.Time
+	owners map[netip.Addr][]*attached
 }
 
 // attached is a port that is in use.
@@ -40,18 +38,11 @@ const (
 	maxQueued = 512
 	// helloLimit is how long a hypervisor may take to send its port.
 	helloLimit = 10 * time.Second
-	// logInterval is the minimum time between two log lines about the refused frames of a VM.
-	logInterval = time.Minute
-	// maxVMs is the maximum number of VMs for which refusals are counted.
-	maxVMs = 4096
 )
 
 // NewSwitch returns a switch without ports.
 func NewSwitch(log *slog.Logger) *Switch {
-	return &Switch{
-		log: log, owners: map[netip.Addr][]*attached{},
-		refused: map[string]map[Refusal]uint64{}, logged: map[string]time.Time{},
-	}
+	return &Switch{log: log, refused: NewRefusals(log), owners: map[netip.Addr][]*attached{}}
 }
 
 // ErrTaken means that another VM already has one of the addresses.
@@ -148,12 +139,12 @@ func (s *Switch) serve(ctx context.Context, conn net.Conn) error {
 func (s *Switch) attach(a *attached) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, address := range a.addresses() {
+	for _, address := range a.Addresses() {
 		if owners := s.owners[address]; len(owners) > 0 && owners[0].VM != a.VM {
 			return fmt.Errorf("%w: %s belongs to %s", ErrTaken, address, owners[0].VM)
 		}
 	}
-	for _, address := range a.addresses() {
+	for _, address := range a.Addresses() {
 		// A guest that is being migrated still runs at its previous port.
 		s.owners[address] = append([]*attached{a}, s.owners[address]...)
 	}
@@ -164,7 +155,7 @@ func (s *Switch) attach(a *attached) error {
 func (s *Switch) detach(a *attached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, address := range a.addresses() {
+	for _, address := range a.Addresses() {
 		s.owners[address] = slices.DeleteFunc(s.owners[address], func(other *attached) bool { return other == a })
 		if len(s.owners[address]) == 0 {
 			delete(s.owners, address)
@@ -175,7 +166,7 @@ func (s *Switch) detach(a *attached) {
 
 // pass forwards a frame of a guest, or drops it. It never waits for the receiver.
 func (s *Switch) pass(from *attached, frame []byte) {
-	to, refusal := from.inspect(frame)
+	to, refusal := from.Inspect(frame)
 	if refusal == "" {
 		s.seen(from)
 	}
@@ -183,13 +174,13 @@ func (s *Switch) pass(from *attached, frame []byte) {
 		refusal = s.deliver(to, frame)
 	}
 	if refusal != "" {
-		s.refuse(from.VM, refusal)
+		s.refused.Count(from.VM, refusal)
 	}
 }
 
 // seen makes a guest's addresses refer to the port from which it sends.
 func (s *Switch) seen(a *attached) {
-	for _, address := range a.addresses() {
+	for _, address := range a.Addresses() {
 		if s.owner(address) != a {
 			s.move(address, a)
 		}
@@ -231,36 +222,8 @@ func (s *Switch) deliver(to netip.Addr, frame []byte) Refusal {
 	}
 }
 
-// refuse counts a dropped frame and logs the counts of its VM at intervals.
-func (s *Switch) refuse(vm string, refusal Refusal) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	counts := s.refused[vm]
-	if counts == nil {
-		if len(s.refused) >= maxVMs {
-			return
-		}
-		counts = map[Refusal]uint64{}
-		s.refused[vm] = counts
-	}
-	counts[refusal]++
-	if last, ok := s.logged[vm]; ok && time.Since(last) < logInterval {
-		return
-	}
-	s.logged[vm] = time.Now()
-	s.log.Info("dropped frames of a guest", "vm", vm, "counts", maps.Clone(counts))
-}
-
 // Refused returns the number of dropped frames since the start, by VM and reason.
-func (s *Switch) Refused() map[string]map[Refusal]uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	all := map[string]map[Refusal]uint64{}
-	for vm, counts := range s.refused {
-		all[vm] = maps.Clone(counts)
-	}
-	return all
-}
+func (s *Switch) Refused() map[string]map[Refusal]uint64 { return s.refused.All() }
 
 // writeFrames writes frames until the queue is closed. It writes in batches if frames arrive faster than they can
 // be written. After an error it drops frames; reading from the connection then fails, too.
