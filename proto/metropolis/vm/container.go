@@ -58,6 +58,13 @@ const (
 	// which guests reach each other. It is not below EnvRoot. It is set by who operates the
 	// host. Empty: guests reach no other guests.
 	EnvSwitch = "MILLWRIGHT_VM_SWITCH"
+	// EnvOverlay is the environment variable with the IP address and UDP port, IP:PORT, at which other hypervisors reach
+	// this one, to carry packets between their guests. The IP address may be in brackets. If empty, guests on different
+	// hosts cannot reach each other.
+	EnvOverlay = "MILLWRIGHT_VM_OVERLAY"
+	// EnvOverlayMTU is the environment variable with the length of the longest packet between guests, in bytes. If
+	// empty, it is derived from the network interface with the address in EnvOverlay.
+	EnvOverlayMTU = "MILLWRIGHT_VM_OVERLAY_MTU"
 	// EnvOutside is the environment variable that says whether guests reach what is outside of
 	// their network, the host's name server included: OutsideRefused, or empty: they do. It is
 	// set by who operates the host.
@@ -117,6 +124,9 @@ const (
 	// DisksSessionsPort is where hypervisors attach the disks.
 	DisksSessionsPort = 8461
 )
+
+// OverlayPort is the UDP port of EnvOverlay in a Pod with an address of its own.
+const OverlayPort = 8462
 
 // DiskServerCommand returns the command of the container that serves the disks of a VM with VMSpec.disks_served.
 //
