@@ -36,7 +36,7 @@ const (
 	maxPerPeer = 4
 	// idleTime is how long a connection may be without a call. Hypervisors always have a call open.
 	idleTime = 5 * time.Minute
-	// maxStreams limits the concurrent calls on a connection. Hypervisors make up to four.
+	// maxStreams limits the concurrent calls on a connection. Hypervisors make up to five.
 	maxStreams = 8
 	// maxMessage and maxHeaders limit the size of requests, in bytes. The longest request contains a token and a
 	// certificate request.

@@ -17,6 +17,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	identitypb "github.com/millwright-dev/millwright/proto/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	overlaypb "github.com/millwright-dev/millwright/proto/overlay"
 )
 
 // Server serves a Service over TLS. Add it to the manager of the controller.
@@ -42,6 +43,9 @@ func (s *Server) Start(ctx context.Context) error {
 	options := slices.Concat(s.Service.credentials().ServerOptions(bounds.admit), bounds.serverOptions(), tracing.ServerOptions())
 	server := grpc.NewServer(options...)
 	vmpb.RegisterVMControllerServer(server, s.Service)
+	if s.Service.overlays != nil {
+		overlaypb.RegisterOverlayServer(server, s.Service.overlays)
+	}
 	if s.Service.Identity == nil {
 		tokens := TokenReviewer{
 			Client: registry.Client, APIReader: registry.APIReader, Signer: podstate.Signer{MAC: s.Service.Authority.MAC}, Admit: bounds.admitReview,

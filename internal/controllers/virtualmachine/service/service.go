@@ -27,7 +27,7 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// Options configure a Service. All fields are required, except that Disks is optional and that only one of Authority
+// Options configure a Service. All fields are required, except that Disks and NetworkOf are optional and that only one of Authority
 // and Identity is needed.
 type Options struct {
 	// Registry decides which hypervisor may run a VM.
@@ -42,6 +42,9 @@ type Options struct {
 	// Disks returns where the hypervisor in a Pod attaches the disks of its VM with a fencing token; nil if the disks
 	// are not open to it yet. It does not block. If Disks is nil, no VM has a disk server.
 	Disks func(vm types.NamespacedName, pod string, token uint64) *vmpb.DiskServer
+	// NetworkOf returns the network of the VMs in a namespace. The guests of VMs in the same network reach each other. If
+	// nil, guests reach no others, and Overlay is not served.
+	NetworkOf func(namespace string) string
 	// Refused is called with the reason when a VM that must leave its host cannot be migrated and must be shut down.
 	Refused func(ctx context.Context, vm types.NamespacedName, why string)
 }
@@ -61,6 +64,7 @@ func (o *Options) credentials() *identity.Credentials {
 type Service struct {
 	vmpb.UnimplementedVMControllerServer
 	Options
+	overlays *overlays // nil without NetworkOf
 
 	mu      sync.Mutex
 	leases  map[types.NamespacedName]map[*lease]struct{}
@@ -128,7 +132,7 @@ type lease struct {
 
 // New returns a Service. Serve it with a Server.
 func New(options Options) *Service {
-	return &Service{
+	s := &Service{
 		Options: options,
 		leases:  map[types.NamespacedName]map[*lease]struct{}{},
 		reports: map[types.NamespacedName]*reported{},
@@ -136,6 +140,10 @@ func New(options Options) *Service {
 		targets: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 		servers: map[types.NamespacedName]*vmpb.ReportStateRequest{},
 	}
+	if options.NetworkOf != nil {
+		s.overlays = newOverlays(s)
+	}
+	return s
 }
 
 // open adds a run lease that stays open until close is called.
@@ -157,8 +165,12 @@ func (s *Service) open(vm types.NamespacedName, pod string) (opened *lease, clos
 	}
 }
 
-// Recheck reevaluates the open run leases of a VM after its object may have changed.
+// Recheck reevaluates the open run leases of a VM, and its location for the hypervisors of other VMs, after its object
+// or its Pods may have changed.
 func (s *Service) Recheck(vm types.NamespacedName) {
+	if s.overlays != nil {
+		s.overlays.refresh(context.Background(), vm) // reads only from the cache
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for open := range s.leases[vm] {
@@ -264,8 +276,11 @@ func overtaken(report, last *vmpb.ReportStateRequest) bool {
 	return report.GetSequence() != 0 && report.GetSequence() < last.GetSequence() && proto.Equal(report.GetUs(), last.GetUs())
 }
 
-// Forget drops the reports of a deleted VM.
+// Forget drops the reports and the location of a deleted VM.
 func (s *Service) Forget(vm types.NamespacedName) {
+	if s.overlays != nil {
+		s.overlays.forget(vm)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.reports, vm)
@@ -404,6 +419,9 @@ func (s *Service) MigrationSwitchover(ctx context.Context, request *vmpb.Migrati
 	defer s.Recheck(key)
 	if err := s.Registry.SwitchOver(ctx, us, them); err != nil {
 		return nil, grpcError(ctx, them, err)
+	}
+	if s.overlays != nil {
+		s.overlays.switched(ctx, key, us, them)
 	}
 	return &vmpb.MigrationSwitchoverResponse{}, nil
 }
