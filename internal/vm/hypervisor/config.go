@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlay"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -40,6 +41,9 @@ type Config struct {
 	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network.
 	// If empty, the guest cannot reach other guests.
 	Switch string
+	// Overlay configures the network to the guests of other hypervisors, which replaces Switch. If nil, the guest
+	// cannot reach guests on other hosts. Its logger is Log. It is not used if the guest has no network.
+	Overlay *overlay.Config
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
 	// Machines starts machines. Required.

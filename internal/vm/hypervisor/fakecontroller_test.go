@@ -17,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	overlaypb "github.com/millwright-dev/millwright/proto/overlay"
 	"github.com/millwright-dev/millwright/test/support/memnet"
 )
 
@@ -28,6 +29,7 @@ type fakeController struct {
 	vmpb.UnimplementedVMControllerServer
 	server  *grpc.Server
 	network *memnet.Network
+	overlay fakeOverlay
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -55,11 +57,12 @@ func newFakeController() *fakeController {
 			grpc.ConnectionTimeout(10*time.Second),
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 20 * time.Second, MaxConnectionIdle: 5 * time.Minute}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 20 * time.Second})),
-		network: memnet.New(),
+		network: memnet.New(), overlay: fakeOverlay{joined: make(chan *overlaypb.JoinRequest, 1), left: make(chan *overlaypb.LeaveRequest, 1)},
 		changed: make(chan struct{}), conns: map[net.Conn]struct{}{},
 		response: leaseOK(),
 	}
 	vmpb.RegisterVMControllerServer(c.server, c)
+	overlaypb.RegisterOverlayServer(c.server, &c.overlay)
 	go func() { _ = c.server.Serve(c.network) }()
 	return c
 }

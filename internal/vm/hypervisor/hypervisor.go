@@ -75,6 +75,7 @@ type hypervisor struct {
 	// received is true if this hypervisor received its guest by a migration.
 	received   bool
 	evacuation evacuation
+	overlay    guestOverlay
 }
 
 // start runs the steps until the guest is ready to run.
@@ -123,6 +124,7 @@ func (h *hypervisor) close() {
 	}
 	h.evacuation.close()
 	h.server.Stop()
+	h.overlay.close(h.conn, h.us, h.log)
 	h.lease.close()
 	h.disks.detach()
 	h.lease.release(h.conn, h.us)

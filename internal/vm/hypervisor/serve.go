@@ -204,6 +204,7 @@ func (h *hypervisor) apply(action handover.SourceAction) error {
 func (h *hypervisor) reopenLease() error {
 	h.us = h.evacuation.migrations.Run()
 	h.reporter.Become(h.us)
+	h.overlay.follow(h.conn, h.us)
 	if err := h.openLease(context.Background()); err != nil || h.lease.expires() {
 		return err
 	}

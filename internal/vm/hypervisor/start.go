@@ -42,6 +42,7 @@ var steps = []step{
 	{name: "checking for an earlier migration", do: (*hypervisor).refuseSecondMigration, only: migrated},
 	{name: "serving", do: (*hypervisor).openServices},
 	{name: "connecting to the controller", do: (*hypervisor).connect},
+	{name: "opening the overlay", do: (*hypervisor).openOverlay},
 	{name: "locking the disks", do: (*hypervisor).lockDisks},
 	// Authorization comes after locking the disks. The controller passes the authority from an old run of the Pod
 	// to a new one because the lock proves that the old run has terminated.
@@ -196,6 +197,9 @@ func (h *hypervisor) describe() error {
 	}
 	if err == nil {
 		machine.Processor.Accelerator, err = h.config.Machines.Accelerator()
+	}
+	if machine.Network != nil && h.overlay.endpoint != nil {
+		machine.Network.Overlay = h.overlay.endpoint
 	}
 	h.machine = machine
 	return err

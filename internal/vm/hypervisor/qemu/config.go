@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -169,10 +170,19 @@ type UserNetwork struct {
 	// Switch is the path of the socket of the switch that connects the guest to other guests; see package network.
 	// If empty, the guest cannot reach other guests.
 	Switch string
+	// Overlay connects the guest to guests on other hosts, and replaces Switch. It is an *overlay.Endpoint. If nil, the
+	// guest cannot reach guests on other hosts.
+	Overlay Overlay
 	// Log is the logger for errors of the connection to the switch. If nil, nothing is logged.
 	Log *slog.Logger
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
+}
+
+// Overlay is a network of guests on different hosts.
+type Overlay interface {
+	// Attach connects a guest until the context is canceled, like overlay.Endpoint.Attach.
+	Attach(ctx context.Context, port network.Port, deliver func(framed []byte) error) (send func(frame []byte), err error)
 }
 
 // Offsets of special addresses within the IPv4 network. These are QEMU's defaults, set explicitly for any network.

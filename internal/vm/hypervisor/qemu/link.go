@@ -99,19 +99,30 @@ func (n UserNetwork) link(out *frames) dialer.Link {
 	return dialer.Link{Guest: guest, MAC: n.MAC, Own: own, Send: out.send}
 }
 
-// join connects the guest to the switch and returns the function that sends frames to other guests. Without a
-// switch it returns nil.
+// join connects the guest to the overlay or the switch and returns the function that sends frames to other guests.
+// Without both, it returns nil.
 func (n UserNetwork) join(ctx context.Context, vm string, out *frames, log *slog.Logger) func(frame []byte) {
-	if n.Switch == "" {
+	if n.Switch == "" && n.Overlay == nil {
 		return nil
 	}
 	port := network.Port{VM: vm, MAC: n.MAC, IPv4: n.Guest4(), IPv6: n.Address6, Networks: n.linkNetworks()}
-	link, err := network.Join(ctx, n.Switch, port, out.deliver, log)
+	send, err := n.attach(ctx, port, out, log)
 	if err != nil {
 		log.Error("cannot connect the guest to other guests", "error", err)
 		return nil
 	}
-	return link.Send
+	return send
+}
+
+func (n UserNetwork) attach(ctx context.Context, port network.Port, out *frames, log *slog.Logger) (send func(frame []byte), err error) {
+	if n.Overlay != nil {
+		return n.Overlay.Attach(ctx, port, out.deliver)
+	}
+	link, err := network.Join(ctx, n.Switch, port, out.deliver, log)
+	if err != nil {
+		return nil, err
+	}
+	return link.Send, nil
 }
 
 // ErrNoNetwork means that the guest has no network interface.
