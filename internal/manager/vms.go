@@ -107,6 +107,14 @@ const (
 	MinVMMigrationTime = podspec.DefaultGracePeriod
 )
 
+// VMOverlay configures the network between guests on different hosts.
+type VMOverlay struct {
+	podspec.Overlay
+	// NetworkOf returns the network of the guests in a namespace. Guests in the same network reach each other. If nil,
+	// each namespace has its own network.
+	NetworkOf func(namespace string) string
+}
+
 // VMGuests configures all VirtualMachines.
 type VMGuests struct {
 	// Image is the container image of hypervisors if the VirtualMachine does not set one.
@@ -115,6 +123,8 @@ type VMGuests struct {
 	Images []string
 	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
+	// Overlay configures the network between guests on different hosts. The zero value disables it.
+	Overlay VMOverlay
 	// HostPorts are the TCP ports on the host's loopback interface that guests may connect to. Empty means none.
 	HostPorts []uint16
 	// OneMachine reports that all hosts run on one machine, which has all volumes.
@@ -279,7 +289,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
 		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: ca, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
-		Networks: cfg.Guests.Networks, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
+		Networks: cfg.Guests.Networks, Overlay: cfg.Guests.Overlay.Overlay, NetworkOf: cfg.Guests.Overlay.NetworkOf, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
 		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},
 		Renewals:  cfg.LeaseRenewals, RenewalClient: renewals,

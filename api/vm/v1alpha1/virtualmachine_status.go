@@ -268,6 +268,9 @@ const (
 	// ConditionDisksServed reports whether the hypervisor can attach the disks at their server. If absent, the
 	// VM has no disk server.
 	ConditionDisksServed = "DisksServed"
+	// ConditionGuestsUnreachable reports whether hypervisors of other VMs do not respond, so that the guest cannot reach
+	// their guests. It is set only in this case, to True. Its message names the UDP endpoints.
+	ConditionGuestsUnreachable = "GuestsUnreachable"
 
 	// ReasonDiskServerStarting is the reason of ConditionDisksServed while the disk server is starting, and of
 	// ConditionReady while a hypervisor waits for it.

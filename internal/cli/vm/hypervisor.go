@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -29,6 +30,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	"github.com/millwright-dev/millwright/internal/vm/network/overlap"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlay"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -145,6 +147,10 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if outside != "" && outside != vmpb.OutsideRefused {
 		return hypervisor.Config{}, fmt.Errorf("%s: %q is not %s", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
 	}
+	between, err := parseOverlay(getenv(vmpb.EnvOverlay), getenv(vmpb.EnvOverlayMTU))
+	if err != nil {
+		return hypervisor.Config{}, err
+	}
 	bandwidth, err := parseBandwidth(getenv(vmpb.EnvMigrationBandwidth))
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvMigrationBandwidth, err)
@@ -165,7 +171,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
-		Switch: getenv(vmpb.EnvSwitch), NoOutside: outside == vmpb.OutsideRefused,
+		Switch: getenv(vmpb.EnvSwitch), Overlay: between, NoOutside: outside == vmpb.OutsideRefused,
 		Machines:  hypervisor.QEMU{Override: getenv(vmpb.EnvAccelerator)},
 		WriteDisk: files.WriteDisk, Fetch: files.Fetch,
 		Connect: func(target string) (*grpc.ClientConn, error) {
@@ -241,6 +247,30 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)
 	}
+}
+
+// parseOverlay reads the address and the MTU of the overlay. It returns nil if both are empty.
+func parseOverlay(address, mtu string) (*overlay.Config, error) {
+	if address == "" && mtu == "" {
+		return nil, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", vmpb.EnvOverlay, err)
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", vmpb.EnvOverlay, err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %q is not a port number", vmpb.EnvOverlay, port)
+	}
+	length, err := strconv.ParseUint(cmp.Or(mtu, "0"), 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %q is not a number of bytes", vmpb.EnvOverlayMTU, mtu)
+	}
+	return &overlay.Config{Listen: netip.AddrPortFrom(ip, uint16(number)), MTU: int(length)}, nil
 }
 
 // parseBandwidth reads a number of bytes per second. An empty text is 0.

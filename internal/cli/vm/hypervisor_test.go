@@ -44,6 +44,9 @@ func TestHypervisor_RejectsInvalidEnvironment(t *testing.T) {
 		"one file":          {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvCertFile: "/tls.crt"}, []string{vmpb.EnvKeyFile}},
 		"network no prefix": {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUserNetwork: "10.0.0.1"}, []string{vmpb.EnvUserNetwork, "10.0.0.1"}},
 		"bandwidth":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvMigrationBandwidth: "100M"}, []string{vmpb.EnvMigrationBandwidth, "100M"}},
+		"overlay no port":   {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "10.0.0.1"}, []string{vmpb.EnvOverlay, "10.0.0.1"}},
+		"overlay name":      {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "example.com:8462"}, []string{vmpb.EnvOverlay, "example.com"}},
+		"overlay MTU":       {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "[10.0.0.1]:8462", vmpb.EnvOverlayMTU: "large"}, []string{vmpb.EnvOverlayMTU, "large"}},
 		"host port":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvHostPorts: "16443,99999"}, []string{vmpb.EnvHostPorts, "99999"}},
 	}
 	for name, tc := range cases {

@@ -63,6 +63,7 @@ func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors for virtual machines that do not name one; required")
 	set.StringSliceVar(&c.Guests.Images, "hypervisor-images", nil, "comma-separated container images, as exact references with a tag or digest, that virtual machines may name in addition to --hypervisor-image; empty for none")
 	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
+	f.overlay.add(set)
 	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
 }
 
@@ -115,6 +116,7 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	accelerator := c.Guests.Accelerator
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: unknown accelerator %q; expected auto, kvm or tcg", accelerator)
 	f.validateNetworks(wrong)
+	f.overlay.validate(wrong)
 }
 
 func (f *flags) validateNetworks(wrong *args.Problems) {

@@ -23,6 +23,9 @@ func TestVMController_RejectsUnsafeFlags(t *testing.T) {
 		"own namespace":         {[]string{"--namespace=system", "--vm-namespaces=vms,system"}, "--vm-namespaces: system is the namespace of the VM controller"},
 		"own default namespace": {[]string{"--vm-namespaces=from-kubeconfig"}, "--vm-namespaces: from-kubeconfig is the namespace of the VM controller"},
 		"image with a space":    {[]string{"--hypervisor-images=a:1,b c"}, `--hypervisor-images: "b c" is not a container image`},
+		"unknown overlay":       {[]string{"--vm-overlay=all"}, `--vm-overlay: unknown value "all"; expected namespace, installation or off`},
+		"no port for overlay":   {[]string{"--vm-overlay-port=0"}, "--vm-overlay-port: must not be 0"},
+		"small MTU of overlay":  {[]string{"--vm-overlay-mtu=1000"}, "--vm-overlay-mtu: 1000 is not between 1280 and 1500"},
 		"empty image":           {[]string{"--hypervisor-images=a:1,"}, `--hypervisor-images: "" is not a container image`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,6 +45,7 @@ type flags struct {
 	// address of the Service's endpoint.
 	listen, subresources, advertise string
 	networks                        []string
+	overlay                         overlayFlags
 	// certificate and key are the files of the certificate authority.
 	certificate, key string
 	identity         identityFlags
@@ -121,6 +122,7 @@ func (f *flags) complete() error {
 	for _, prefix := range f.networks {
 		c.Guests.Networks = append(c.Guests.Networks, netip.MustParsePrefix(prefix)) // validated
 	}
+	c.Guests.Overlay = f.overlay.config()
 	c.Migration = f.migrations.Config()
 	c.Guests.Pods = f.pods.options()
 	c.Service.Listen = listener(f.listen)

@@ -2,6 +2,7 @@ package virtualmachine
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -23,6 +25,7 @@ type observation struct {
 	oneMachine bool                     // all hosts run on one machine
 	report     *vmpb.ReportStateRequest // last report of its hypervisor; nil if this process has none
 	diskReport *vmpb.ReportStateRequest // last report of its disk server; nil if this process has none
+	silence    *service.Silence         // other hypervisors that do not respond to its hypervisor; nil if all do
 	hasLease   bool                     // its hypervisor has an open run lease
 	failure    error                    // error of the pass
 }
@@ -66,6 +69,7 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionHypervisorCurrent)
 	}
 	restartNeeded(o, &status.Conditions, set)
+	guestsUnreachable(o, &status.Conditions, set)
 	if podspec.Served(o.vm) && o.vm.DeletionTimestamp.IsZero() {
 		set(disksServed(o.scope, o.diskReport))
 	}
@@ -177,4 +181,28 @@ func restartNeeded(o observation, conditions *[]metav1.Condition, set func(metav
 	}
 	condition.Message = podstate.Truncate(condition.Message)
 	set(condition)
+}
+
+// reasonNoResponse is the reason of the condition GuestsUnreachable.
+const reasonNoResponse = "NoResponse"
+
+// guestsUnreachable sets or removes the condition GuestsUnreachable.
+func guestsUnreachable(o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
+	if o.silence == nil || !podstate.Alive(o.active) {
+		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionGuestsUnreachable)
+		return
+	}
+	const shown = 3
+	var others []string
+	for _, vm := range slices.Sorted(maps.Keys(o.silence.To)) {
+		others = append(others, fmt.Sprintf("%s (virtual machine %s)", o.silence.To[vm], vm))
+	}
+	if len(others) > shown {
+		others = append(others[:shown], fmt.Sprintf("%d more", len(others)-shown))
+	}
+	set(metav1.Condition{
+		Type: v1alpha1.ConditionGuestsUnreachable, Status: metav1.ConditionTrue, Reason: reasonNoResponse,
+		Message: podstate.Truncate(fmt.Sprintf("No response over UDP from %s to %s; check that network policies allow this port between the Pods of hypervisors, and that the hosts are running.",
+			o.silence.From, strings.Join(others, ", "))),
+	})
 }

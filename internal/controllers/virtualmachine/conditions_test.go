@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
@@ -140,5 +142,24 @@ func TestStatus(t *testing.T) {
 				t.Errorf("%s, %s %s %q; want %s, %s %s %q", got.Phase, ready.Status, ready.Reason, ready.Message, c.phase, c.status, c.reason, c.message)
 			}
 		})
+	}
+}
+
+func TestStatus_GuestsUnreachable(t *testing.T) {
+	vm := fixture.Named("a", fixture.VirtualMachine())
+	vm.Status.ActivePodName, vm.Status.ActivePodUID = "a-x", "1"
+	silence := &service.Silence{From: netip.MustParseAddrPort("10.0.0.3:8462"), To: map[string]string{
+		"default/e": "10.0.0.5:8462", "default/b": "10.0.0.1:8462", "default/d": "10.0.0.4:8462", "default/c": "10.0.0.2:8462",
+	}}
+	observed := observation{scope: &scope{vm: vm, active: podWith(corev1.PodRunning, nil)}, silence: silence}
+	vm.Status = statusOf(observed)
+	condition := meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionGuestsUnreachable)
+	const want = "from 10.0.0.3:8462 to 10.0.0.1:8462 (virtual machine default/b), 10.0.0.2:8462 (virtual machine default/c), 10.0.0.4:8462 (virtual machine default/d), 1 more;"
+	if condition == nil || condition.Status != metav1.ConditionTrue || !strings.Contains(condition.Message, want) {
+		t.Errorf("%+v, want %q", condition, want)
+	}
+	observed.silence = nil
+	if condition := meta.FindStatusCondition(statusOf(observed).Conditions, v1alpha1.ConditionGuestsUnreachable); condition != nil {
+		t.Errorf("%+v although all respond", condition)
 	}
 }

@@ -90,6 +90,11 @@ type Options struct {
 	Networks []netip.Prefix
 	// HostPorts are the TCP ports on a host's loopback interface that guests can reach at the address of the gateway.
 	HostPorts []uint16
+	// Overlay configures the network between guests on different hosts. The zero value disables it.
+	Overlay podspec.Overlay
+	// NetworkOf returns the network of the guests in a namespace. Guests in the same network reach each other. It is used
+	// only with Overlay. If nil, all guests of a namespace, and no others, are in a network.
+	NetworkOf func(namespace string) string
 	// OneMachine reports that all hosts run on one machine, as in local mode, so that a lock on a volume is effective
 	// between them.
 	OneMachine bool
@@ -162,7 +167,7 @@ func New(opts Options) *Controller {
 	}
 	shared.hypervisors = service.New(service.Options{
 		Registry: shared.registry, Authority: opts.Authority, Identity: opts.Identity, Enqueue: shared.queue.add,
-		Refused: c.migrations.announceRefusal, Disks: c.diskServers.caller.Attachment,
+		Refused: c.migrations.announceRefusal, Disks: c.diskServers.caller.Attachment, NetworkOf: opts.networkOf(),
 	})
 	return c
 }
@@ -183,9 +188,20 @@ func (o *Options) settings() podspec.Settings {
 	}
 	return podspec.Settings{
 		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
-		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Migration: o.Migration,
+		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Overlay: o.Overlay, Migration: o.Migration,
 		Options: o.Pods,
 	}
+}
+
+// networkOf returns NetworkOf or its default; nil without an overlay.
+func (o *Options) networkOf() func(namespace string) string {
+	switch {
+	case o.Overlay.Port == 0 || len(o.Networks) == 0:
+		return nil
+	case o.NetworkOf == nil:
+		return func(namespace string) string { return namespace }
+	}
+	return o.NetworkOf
 }
 
 // connect connects to a disk server.

@@ -29,6 +29,7 @@ func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error
 	next.Status = statusOf(observation{
 		scope: s, settings: w.settings(), oneMachine: w.oneMachine, failure: failure,
 		report: w.hypervisors.Report(before), diskReport: w.hypervisors.DiskServer(before),
+		silence:  w.hypervisors.Silence(before),
 		hasLease: s.active != nil && w.hypervisors.HasLease(client.ObjectKeyFromObject(before), s.active.Name),
 	})
 	if equality.Semantic.DeepEqual(before.Status, next.Status) {

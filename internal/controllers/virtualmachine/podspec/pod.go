@@ -73,10 +73,21 @@ type Settings struct {
 	Networks []netip.Prefix
 	// HostPorts are the TCP ports on a host's loopback interface that guests may connect to.
 	HostPorts []uint16
+	// Overlay configures the network between guests on different hosts.
+	Overlay Overlay
 	// Migration configures live migrations.
 	Migration Migration
 	// Options are the settings of the cluster's operator.
 	Options Options
+}
+
+// Overlay configures the network between guests on different hosts.
+type Overlay struct {
+	// Port is the UDP port of hypervisors. If 0, guests on different hosts cannot reach each other.
+	Port uint16
+	// MTU is the length of the longest packet between guests, in bytes. If 0, hypervisors derive it from the network
+	// interfaces of their Pods.
+	MTU int
 }
 
 // Migration configures live migrations.
@@ -251,6 +262,7 @@ func environment(spec string, s Settings) []corev1.EnvVar {
 		}
 		env = append(env, corev1.EnvVar{Name: vmpb.EnvUserNetwork, Value: strings.Join(prefixes, ",")})
 	}
+	env = append(env, s.Overlay.environment(len(s.Networks) > 0)...)
 	if len(s.HostPorts) > 0 {
 		var ports []string
 		for _, port := range s.HostPorts {
@@ -260,6 +272,18 @@ func environment(spec string, s Settings) []corev1.EnvVar {
 	}
 	if s.Migration.Bandwidth > 0 {
 		env = append(env, corev1.EnvVar{Name: vmpb.EnvMigrationBandwidth, Value: strconv.FormatUint(s.Migration.Bandwidth, 10)})
+	}
+	return env
+}
+
+// environment returns the variables for hypervisors whose guests have a network.
+func (o Overlay) environment(network bool) []corev1.EnvVar {
+	if o.Port == 0 || !network {
+		return nil
+	}
+	env := []corev1.EnvVar{{Name: vmpb.EnvOverlay, Value: "[$(POD_IP)]:" + strconv.Itoa(int(o.Port))}}
+	if o.MTU > 0 {
+		env = append(env, corev1.EnvVar{Name: vmpb.EnvOverlayMTU, Value: strconv.Itoa(o.MTU)})
 	}
 	return env
 }

@@ -32,6 +32,7 @@ func TestPods(t *testing.T) {
 	full.Accelerator = "tcg"
 	full.Networks = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16"), netip.MustParsePrefix("fd77::/64")}
 	full.HostPorts = []uint16{16443, 8080}
+	full.Overlay = Overlay{Port: vmpb.OverlayPort, MTU: 1400}
 	full.Migration = Migration{Time: time.Hour, Bandwidth: 100 << 20}
 	cluster, device := plain, plain
 	cluster.Options = Options{
