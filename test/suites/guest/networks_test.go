@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +36,7 @@ type way struct {
 	turns []time.Duration
 }
 
-// TestGuest_NetworkThroughput measures the paths between two guests: through the switch, through the user-mode networks of two
+// TestGuest_NetworkThroughput measures the paths between two guests: through the switch, through the overlay, through the user-mode networks of two
 // bare QEMUs, and through two tap devices with the kernel routing between them. It alternates between them.
 func TestGuest_NetworkThroughput(t *testing.T) {
 	tier.All(t)
@@ -47,7 +46,7 @@ func TestGuest_NetworkThroughput(t *testing.T) {
 	}
 	rounds, err := strconv.Atoi(text)
 	must(t, err)
-	ways := []*way{{name: "switch", measure: bySwitch}, {name: "user-mode", measure: byUserMode}, {name: "tap, routed", measure: byTap}}
+	ways := []*way{{name: "switch", measure: bySwitch}, {name: "overlay", measure: byOverlay}, {name: "user-mode", measure: byUserMode}, {name: "tap, routed", measure: byTap}}
 	for range rounds {
 		for _, w := range ways {
 			t.Run(w.name, func(t *testing.T) { w.add(t, w.measure(t)) })
@@ -92,13 +91,21 @@ const (
 func send(sink, mirror string) string { return " last=22 try=stream:" + sink + " try=turns:" + mirror }
 
 func bySwitch(t *testing.T) string {
+	s := network.NewSwitch(slog.New(slog.DiscardHandler))
+	return through(t, throughSwitch{s, serveSwitch(t, s)})
+}
+
+func byOverlay(t *testing.T) string { return through(t, throughOverlay{}) }
+
+func through(t *testing.T, between between) string {
+	t.Helper()
 	receiver, sender := direct(t), direct(t)
 	initrd := intruder(t, receiver.Kernel.Initrd)
-	socket := serveSwitch(t, network.NewSwitch(slog.New(slog.DiscardHandler)))
 	for last, config := range map[byte]*qemu.Config{23: &receiver, 22: &sender} {
 		config.Name, config.Kernel.Initrd = "vm-"+strconv.Itoa(int(last)), initrd
 		n := config.Network
-		n.MAC[5], n.Switch, n.NoOutside, n.Address4 = last, socket, true, netip.AddrFrom4([4]byte{10, 0, 2, last})
+		n.MAC[5], n.NoOutside, n.Address4 = last, true, address4(last)
+		between.plug(t, n, last)
 	}
 	receiver.Kernel.Cmdline += receive
 	sender.Kernel.Cmdline += send("10.0.2.23:9", "10.0.2.23:7")

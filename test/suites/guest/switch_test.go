@@ -11,17 +11,74 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/internal/vm/network/overlay"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuest_SwitchIsolatesGuests checks that guests reach each other over both IP versions, and only the permitted port of
-// the host. Packets with another guest's source address are dropped.
+// between connects guests to each other.
+type between interface {
+	// plug connects the guest with a network, whose last byte of the addresses is set, before the guest boots.
+	plug(t *testing.T, n *qemu.UserNetwork, last byte)
+	// refused returns why packets of the guest vm-22 were dropped.
+	refused() map[network.Refusal]uint64
+}
+
+// throughSwitch connects guests of one host.
+type throughSwitch struct {
+	*network.Switch
+	socket string
+}
+
+func (s throughSwitch) plug(_ *testing.T, n *qemu.UserNetwork, _ byte) { n.Switch = s.socket }
+func (s throughSwitch) refused() map[network.Refusal]uint64            { return s.Refused()["vm-22"] }
+
+// throughOverlay connects guests of different hosts.
+type throughOverlay map[byte]*overlay.Endpoint
+
+func (o throughOverlay) plug(t *testing.T, n *qemu.UserNetwork, last byte) {
+	t.Helper()
+	endpoint, err := overlay.New(overlay.Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), MTU: network.MinMTU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(endpoint.Close)
+	n.Overlay, o[last] = endpoint, endpoint
+	member := func(last byte, endpoint *overlay.Endpoint) overlay.Update {
+		return overlay.Update{Present: []overlay.Member{{
+			VM: "vm-" + strconv.Itoa(int(last)), Key: endpoint.Key(), Endpoint: endpoint.Address(), Addresses: []netip.Addr{address4(last), address6(last)},
+		}}}
+	}
+	for of, other := range o {
+		if other != endpoint {
+			other.Apply(member(last, endpoint))
+			endpoint.Apply(member(of, other))
+		}
+	}
+}
+
+func (o throughOverlay) refused() map[network.Refusal]uint64 { return o[22].Refused()["vm-22"] }
+
+func address4(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 2, last}) }
+func address6(last byte) netip.Addr { return netip.AddrFrom16([16]byte{0xfd, 0x77, 15: last}) }
+
 func TestGuest_SwitchIsolatesGuests(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
+	s := network.NewSwitch(slog.New(slog.DiscardHandler))
+	isolatesGuests(t, throughSwitch{s, serveSwitch(t, s)})
+}
+
+func TestGuest_OverlayIsolatesGuests(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	isolatesGuests(t, throughOverlay{})
+}
+
+// isolatesGuests checks that guests reach each other over both IP versions, and only the permitted port of the host.
+// Packets with another guest's source address are dropped.
+func isolatesGuests(t *testing.T, between between) {
+	t.Helper()
 	server, client := direct(t), direct(t)
-	between := network.NewSwitch(slog.New(slog.DiscardHandler))
-	socket := serveSwitch(t, between)
 	heard := &heard{}
 	open, closed := echoServer(t, "127.0.0.1:0"), heard.tcp(t, "127.0.0.1:0")
 	initrd := intruder(t, server.Kernel.Initrd)
@@ -31,9 +88,9 @@ func TestGuest_SwitchIsolatesGuests(t *testing.T) {
 		config.Kernel.Cmdline += fmt.Sprintf(" last=%d", last)
 		n := config.Network
 		n.MAC[5] = last
-		n.IPv6, n.Switch, n.NoOutside, n.HostPorts = netip.MustParsePrefix("fd77::/64"), socket, true, []uint16{open}
-		n.Address4 = netip.AddrFrom4([4]byte{10, 0, 2, last})
-		n.Address6 = netip.MustParseAddr("fd77::" + strconv.FormatUint(uint64(last), 16))
+		n.IPv6, n.NoOutside, n.HostPorts = netip.MustParsePrefix("fd77::/64"), true, []uint16{open}
+		n.Address4, n.Address6 = address4(last), address6(last)
+		between.plug(t, n, last)
 	}
 	server.Kernel.Cmdline += " try=greet:10.0.2.23:9 try=greet:[fd77::17]:9 try=mirror:10.0.2.23:7 try=mirror:[fd77::17]:7"
 	boot(t, server).until("intruder: done")
@@ -45,7 +102,7 @@ func TestGuest_SwitchIsolatesGuests(t *testing.T) {
 	}
 	connects := boot(t, client)
 	output := connects.until("tried spoof:10.0.2.23:9")
-	refused := func() uint64 { return between.Refused()["vm-22"][network.ForeignAddress] }
+	refused := func() uint64 { return between.refused()[network.ForeignAddress] }
 	refused4 := refused()
 	output += "tried spoof:10.0.2.23:9" + connects.until("intruder: done")
 	for _, want := range []string{
@@ -67,5 +124,5 @@ func TestGuest_SwitchIsolatesGuests(t *testing.T) {
 	if refused4 == 0 || refused() == refused4 {
 		t.Errorf("of what another address sent nothing was refused: %d of IPv4, %d of both IP versions", refused4, refused())
 	}
-	t.Logf("refused: %v", between.Refused())
+	t.Logf("refused: %v", between.refused())
 }
