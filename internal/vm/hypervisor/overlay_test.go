@@ -34,7 +34,7 @@ func (o *fakeOverlay) Leave(_ context.Context, request *overlaypb.LeaveRequest) 
 }
 
 // runWithOverlay runs a hypervisor with a real socket of the overlay, which does not work in a bubble of synctest. The
-// returned function ends it.
+// returned function terminates it.
 func runWithOverlay(t *testing.T, controller *fakeController, machines *fakeMachines, listen string) (end func() vmpb.Termination) {
 	t.Helper()
 	dir := t.TempDir()
