@@ -142,6 +142,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.InitialImageApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("KernelBoot"):
 		return &applyconfigurationvmv1alpha1.KernelBootApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("Port"):
+		return &applyconfigurationvmv1alpha1.PortApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("ReadinessProbe"):
+		return &applyconfigurationvmv1alpha1.ReadinessProbeApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("SecretKeyReference"):
 		return &applyconfigurationvmv1alpha1.SecretKeyReferenceApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("UserData"):

@@ -271,6 +271,9 @@ const (
 	// ConditionGuestsUnreachable reports whether hypervisors of other VMs do not respond, so that the guest cannot reach
 	// their guests. It is set only in this case, to True. Its message names the UDP endpoints.
 	ConditionGuestsUnreachable = "GuestsUnreachable"
+	// ConditionGuestReady reports whether the guest is ready for the connections of Services, according to
+	// spec.readinessProbe. If absent, the hypervisor has no ports.
+	ConditionGuestReady = "GuestReady"
 
 	// ReasonDiskServerStarting is the reason of ConditionDisksServed while the disk server is starting, and of
 	// ConditionReady while a hypervisor waits for it.

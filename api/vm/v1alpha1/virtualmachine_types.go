@@ -55,6 +55,7 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || (!has(self.volumeClaimTemplate) || !has(self.volumeClaimTemplate.spec.volumeMode) || self.volumeClaimTemplate.spec.volumeMode != 'Block') && (!has(self.dataDisks) || self.dataDisks.all(disk, !has(disk.volumeClaimTemplate.spec.volumeMode) || disk.volumeClaimTemplate.spec.volumeMode != 'Block'))",message="diskAccess Served needs disks of volumeMode Filesystem"
 // +kubebuilder:validation:XValidation:rule="(has(self.firmware) && self.firmware == 'UEFI') == (has(oldSelf.firmware) && oldSelf.firmware == 'UEFI')",message="firmware cannot be changed",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="!has(self.firmware) || self.firmware != 'UEFI' || !has(self.kernelBoot)",message="firmware UEFI cannot be combined with kernelBoot, which boots without firmware",fieldPath=".firmware"
+// +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.ports)",message="readinessProbe needs ports"
 type VirtualMachineSpec struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
 	// from the disk as the storage provides it.
@@ -99,6 +100,19 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	VMIPs []string `json:"vmIPs,omitempty"`
+	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
+	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
+	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port))",message="each port can be listed only once"
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Ports []Port `json:"ports,omitempty"`
+	// ReadinessProbe determines when the guest is ready for the connections of Services. If unset, it is ready while it
+	// accepts connections to the first port of ports.
+	// +optional
+	ReadinessProbe *ReadinessProbe `json:"readinessProbe,omitempty"`
 	// FailureDomain limits the hosts of the VM to those whose label topology.kubernetes.io/zone has this value.
 	// A host without that label matches by its label kubernetes.io/hostname. If empty, all hosts match.
 	// +kubebuilder:validation:MaxLength=63
@@ -391,6 +405,39 @@ const (
 	// FormatQCOW2 is QEMU's copy-on-write format. An image that refers to another file is rejected.
 	FormatQCOW2 ImageFormat = "QCOW2"
 )
+
+// Port is a TCP port of the guest.
+type Port struct {
+	// Name of the port: at most 15 lower-case letters, digits and hyphens, with at least one letter.
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]+-)*[a-z0-9]+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('[a-z]')",message="must contain a letter"
+	Name string `json:"name"`
+	// Port is the number of the port.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+}
+
+// ReadinessProbe is a check of the guest by its hypervisor: every two seconds until the guest is ready, and then every ten
+// seconds. A guest is not ready any more after three consecutive failures. A check fails after four seconds.
+type ReadinessProbe struct {
+	// Port to connect to. Defaults to the first port of ports.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// HTTPPath is the path to request, which must result in a status from 200 to 399. If empty, it is sufficient that
+	// the guest accepts the connection.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	// +optional
+	HTTPPath string `json:"httpPath,omitempty"`
+	// Scheme of the request: HTTP or HTTPS, without verifying the certificate. Defaults to HTTP.
+	// +kubebuilder:validation:Enum=HTTP;HTTPS
+	// +optional
+	Scheme corev1.URIScheme `json:"scheme,omitempty"`
+}
 
 // DataDisk is a disk in addition to the one from which the VM boots.
 type DataDisk struct {

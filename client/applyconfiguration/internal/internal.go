@@ -2237,6 +2237,34 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: mode
             type:
               scalar: string
+          - name: ports
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: name
+                      type:
+                        scalar: string
+                    - name: port
+                      type:
+                        scalar: numeric
+                elementRelationship: associative
+                keys:
+                - name
+          - name: readinessProbe
+            type:
+              map:
+                fields:
+                - name: httpPath
+                  type:
+                    scalar: string
+                - name: port
+                  type:
+                    scalar: numeric
+                - name: scheme
+                  type:
+                    scalar: string
           - name: resources
             type:
               map:

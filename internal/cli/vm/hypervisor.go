@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
@@ -151,6 +152,10 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, err
 	}
+	exposed, err := parseExposed(getenv(vmpb.EnvPorts), getenv(vmpb.EnvProbe))
+	if err != nil {
+		return hypervisor.Config{}, err
+	}
 	bandwidth, err := parseBandwidth(getenv(vmpb.EnvMigrationBandwidth))
 	if err != nil {
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvMigrationBandwidth, err)
@@ -171,7 +176,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
 	return hypervisor.Config{
 		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
-		Switch: getenv(vmpb.EnvSwitch), Overlay: between, NoOutside: outside == vmpb.OutsideRefused,
+		Switch: getenv(vmpb.EnvSwitch), Overlay: between, Ports: exposed, NoOutside: outside == vmpb.OutsideRefused,
 		Machines:  hypervisor.QEMU{Override: getenv(vmpb.EnvAccelerator)},
 		WriteDisk: files.WriteDisk, Fetch: files.Fetch,
 		Connect: func(target string) (*grpc.ClientConn, error) {
@@ -247,6 +252,22 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)
 	}
+}
+
+// parseExposed reads the ports of the guest to which clients may connect. It returns nil if there are none.
+func parseExposed(list, probe string) (*ports.Config, error) {
+	if list == "" {
+		return nil, nil
+	}
+	numbers, err := parsePorts(list)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", vmpb.EnvPorts, err)
+	}
+	config := &ports.Config{Ports: numbers}
+	if config.Probe, err = ports.ParseProbe(probe); err != nil {
+		return nil, fmt.Errorf("%s: %w", vmpb.EnvProbe, err)
+	}
+	return config, nil
 }
 
 // parseOverlay reads the address and the MTU of the overlay. It returns nil if both are empty.

@@ -70,6 +70,7 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 	}
 	restartNeeded(o, &status.Conditions, set)
 	guestsUnreachable(o, &status.Conditions, set)
+	guestReady(o, &status.Conditions, set)
 	if podspec.Served(o.vm) && o.vm.DeletionTimestamp.IsZero() {
 		set(disksServed(o.scope, o.diskReport))
 	}

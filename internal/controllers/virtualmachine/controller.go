@@ -189,7 +189,7 @@ func (o *Options) settings() podspec.Settings {
 	return podspec.Settings{
 		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
 		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Overlay: o.Overlay, Migration: o.Migration,
-		Options: o.Pods,
+		PodAddresses: !o.OneMachine, Options: o.Pods,
 	}
 }
 

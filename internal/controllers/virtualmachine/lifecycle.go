@@ -26,6 +26,7 @@ func (c *Controller) runSteps() []flow.Step[*scope] {
 		{Name: "WatchLease", Run: c.leases.watch},
 		{Name: "Fence", Run: c.fencing.fence},
 		{Name: "Migrate", Run: c.migrations.advance},
+		{Name: "LabelPods", Run: c.pods.label},
 		{Name: "RemoveOtherPods", Run: c.pods.removeOthers},
 		{Name: "RemoveOtherClaims", Run: c.volumes.removeOtherClaims},
 		{Name: "StayStopped", Run: c.stayStopped},

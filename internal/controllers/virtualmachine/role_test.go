@@ -20,6 +20,7 @@ func TestRole_GrantsUsedPermissionsOnly(t *testing.T) {
 	w.must(w.client.Create(t.Context(), secret))
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.UserData = &v1alpha1.UserData{SecretRef: v1alpha1.SecretKeyReference{Name: "boot", Key: "x"}}
+		vm.Spec.Ports, vm.Labels = []v1alpha1.Port{{Name: "http", Port: 80}}, map[string]string{labelApp: "web"}
 	})
 	pod := w.awaitPod("a", "")
 	w.schedule(pod)
@@ -27,8 +28,9 @@ func TestRole_GrantsUsedPermissionsOnly(t *testing.T) {
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
 	w.requestRotation()
 	w.must(w.rotation.Step(t.Context()))
-	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) { r.ImagePrepared = true })
+	h.guestReady("")
 	w.awaitReady("a", reasonRunning)
+	w.eventually("the pod is selected", w.selected(pod, "web"))
 	w.change("a", func(vm *v1alpha1.VirtualMachine) {
 		vm.Spec.VolumeClaimTemplate.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/served"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
@@ -44,6 +45,9 @@ type Config struct {
 	// Overlay configures the network to the guests of other hypervisors, which replaces Switch. If nil, the guest
 	// cannot reach guests on other hosts. Its logger is Log. It is not used if the guest has no network.
 	Overlay *overlay.Config
+	// Ports lets clients connect to the guest, and reports whether it is ready. If nil, it does neither. It is not used
+	// if the guest has no network.
+	Ports *ports.Config
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
 	// Machines starts machines. Required.

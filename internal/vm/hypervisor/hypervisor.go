@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -76,6 +77,7 @@ type hypervisor struct {
 	received   bool
 	evacuation evacuation
 	overlay    guestOverlay
+	ports      *ports.Server // nil if clients cannot connect to the guest
 }
 
 // start runs the steps until the guest is ready to run.
@@ -123,6 +125,9 @@ func (h *hypervisor) close() {
 		<-h.guest.machine.Done()
 	}
 	h.evacuation.close()
+	if h.ports != nil {
+		h.ports.Close()
+	}
 	h.server.Stop()
 	h.overlay.close(h.conn, h.us, h.log)
 	h.lease.close()
@@ -149,6 +154,15 @@ func (h *hypervisor) reportState(state vmpb.ReportStateRequest_State, message st
 // reportMigration reports the progress of a migration. It leaves the other fields of the report unchanged.
 func (h *hypervisor) reportMigration(progress controller.Migration) {
 	h.reporter.Update(func(r *controller.Report) { r.Migration = progress })
+}
+
+// reportReadiness reports whether the guest is ready for connections. It leaves the other fields of the report unchanged.
+func (h *hypervisor) reportReadiness(problem error) {
+	guest := controller.Guest{Checked: true, Ready: problem == nil}
+	if problem != nil {
+		guest.Message = problem.Error()
+	}
+	h.reporter.SetGuest(guest)
 }
 
 // listenFunc returns the listeners on the socket and on the network. The latter may be nil.

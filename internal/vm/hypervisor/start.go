@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
@@ -40,6 +41,7 @@ type step struct {
 var steps = []step{
 	{name: "opening the run directory", do: (*hypervisor).openRun},
 	{name: "checking for an earlier migration", do: (*hypervisor).refuseSecondMigration, only: migrated},
+	{name: "opening the guest's ports", do: (*hypervisor).openPorts},
 	{name: "serving", do: (*hypervisor).openServices},
 	{name: "connecting to the controller", do: (*hypervisor).connect},
 	{name: "opening the overlay", do: (*hypervisor).openOverlay},
@@ -69,6 +71,14 @@ func (h *hypervisor) openRun(context.Context) error {
 	h.log = h.log.With("vm", spec.GetNamespace()+"/"+spec.GetName(), "run", run)
 	h.lease.log, h.disks.log = h.log, h.log
 	return nil
+}
+
+// openPorts runs early, because the next step uses any free port. There is no guest yet.
+func (h *hypervisor) openPorts(context.Context) (err error) {
+	if h.config.Ports != nil && len(h.config.Network) > 0 {
+		h.ports, err = ports.Listen(*h.config.Ports, h.server.DialGuest, h.log)
+	}
+	return err
 }
 
 // openServices runs early, so that the health check reports that the guest does not run yet.
@@ -102,6 +112,9 @@ func (h *hypervisor) connect(context.Context) error {
 		r.Endpoint, r.CanMigrate = h.endpoint, h.config.Migration != nil
 	})
 	h.disks.preparer.Report = h.reporter.Update
+	if h.ports != nil {
+		h.ports.Check(h.reportReadiness)
+	}
 	return nil
 }
 

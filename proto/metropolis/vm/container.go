@@ -65,6 +65,13 @@ const (
 	// EnvOverlayMTU is the environment variable with the length of the longest packet between guests, in bytes. If
 	// empty, it is derived from the network interface with the address in EnvOverlay.
 	EnvOverlayMTU = "MILLWRIGHT_VM_OVERLAY_MTU"
+	// EnvPorts is the environment variable with the TCP ports of the guest to which clients of the Pod may connect,
+	// separated by commas. The process listens on the same ports of all addresses. If empty, nothing can connect to the
+	// guest.
+	EnvPorts = "MILLWRIGHT_VM_PORTS"
+	// EnvProbe is the environment variable with the URL that determines whether the guest is ready, which the process
+	// reports: tcp://:PORT, http://:PORT/PATH or https://:PORT/PATH. Required with EnvPorts.
+	EnvProbe = "MILLWRIGHT_VM_PROBE"
 	// EnvOutside is the environment variable that says whether guests reach what is outside of
 	// their network, the host's name server included: OutsideRefused, or empty: they do. It is
 	// set by who operates the host.

@@ -39,6 +39,13 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// VMIPs are the guest's addresses, at most one of each IP version. They are in CIDR notation with the full
 	// prefix length (10.0.0.5/32) or plain addresses, which mean the same.
 	VMIPs []string `json:"vmIPs,omitempty"`
+	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
+	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
+	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
+	Ports []PortApplyConfiguration `json:"ports,omitempty"`
+	// ReadinessProbe determines when the guest is ready for the connections of Services. If unset, it is ready while it
+	// accepts connections to the first port of ports.
+	ReadinessProbe *ReadinessProbeApplyConfiguration `json:"readinessProbe,omitempty"`
 	// FailureDomain limits the hosts of the VM to those whose label topology.kubernetes.io/zone has this value.
 	// A host without that label matches by its label kubernetes.io/hostname. If empty, all hosts match.
 	FailureDomain *string `json:"failureDomain,omitempty"`
@@ -163,6 +170,27 @@ func (b *VirtualMachineSpecApplyConfiguration) WithVMIPs(values ...string) *Virt
 	for i := range values {
 		b.VMIPs = append(b.VMIPs, values[i])
 	}
+	return b
+}
+
+// WithPorts adds the given value to the Ports field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Ports field.
+func (b *VirtualMachineSpecApplyConfiguration) WithPorts(values ...*PortApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithPorts")
+		}
+		b.Ports = append(b.Ports, *values[i])
+	}
+	return b
+}
+
+// WithReadinessProbe sets the ReadinessProbe field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ReadinessProbe field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithReadinessProbe(value *ReadinessProbeApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	b.ReadinessProbe = value
 	return b
 }
 

@@ -75,6 +75,9 @@ type Settings struct {
 	HostPorts []uint16
 	// Overlay configures the network between guests on different hosts.
 	Overlay Overlay
+	// PodAddresses is true if each Pod has an address of its own. If it is false, Pods would compete for the ports of
+	// guests, and they are not opened.
+	PodAddresses bool
 	// Migration configures live migrations.
 	Migration Migration
 	// Options are the settings of the cluster's operator.
@@ -127,6 +130,9 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 		pod.Annotations[v1alpha1.AnnotationController] = s.Controller
 	}
 	addAntiAffinity(vm, pod)
+	if s.PodAddresses {
+		addPorts(vm, pod)
+	}
 	s.Options.apply(pod)
 	return pod, nil
 }

@@ -34,7 +34,8 @@ func TestPods(t *testing.T) {
 	full.HostPorts = []uint16{16443, 8080}
 	full.Overlay = Overlay{Port: vmpb.OverlayPort, MTU: 1400}
 	full.Migration = Migration{Time: time.Hour, Bandwidth: 100 << 20}
-	cluster, device := plain, plain
+	cluster, device, reachable := plain, plain, plain
+	reachable.PodAddresses = true
 	cluster.Options = Options{
 		User: 65532, Groups: []int64{104}, KVMResource: "devices.example.com/kvm", PriorityClass: "machines", PullSecrets: []string{"registry"},
 	}
@@ -48,6 +49,12 @@ func TestPods(t *testing.T) {
 			vm.Spec.HostSelector = map[string]string{"pool": "fast", v1alpha1.HostKey: "other"}
 			vm.Spec.AntiAffinity = &v1alpha1.AntiAffinity{Group: "etcd", Mode: v1alpha1.AntiAffinityRequired}
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+		}},
+		"ports": {reachable, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName = "a"
+			vm.Labels = map[string]string{"vm.metropolis.monogon.dev/app": "web"}
+			vm.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}, {Name: "metrics", Port: 9100}}
+			vm.Spec.ReadinessProbe = &v1alpha1.ReadinessProbe{Port: 9100, HTTPPath: "/$(ready)", Scheme: corev1.URISchemeHTTPS}
 		}},
 		"device": {device, func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate = nil

@@ -37,8 +37,26 @@ type Report struct {
 	// Migration and CanMigrate are carried over, too. The zero Migration means that no migration is in progress.
 	Migration  Migration
 	CanMigrate bool
+	// Guest is set by Reporter.SetGuest.
+	Guest Guest
 
 	sequence uint64
+}
+
+// Guest is whether the guest is ready for connections.
+type Guest struct {
+	// Checked is false if the guest is not checked.
+	Checked bool
+	Ready   bool
+	// Message is why the guest is not ready.
+	Message string
+}
+
+func (g Guest) message() *vmpb.ReportStateRequest_Guest {
+	if !g.Checked {
+		return nil
+	}
+	return &vmpb.ReportStateRequest_Guest{Ready: g.Ready, Message: g.Message}
 }
 
 // Disks are the sizes of disks.
@@ -118,6 +136,18 @@ func (r *Reporter) Update(change func(*Report)) {
 	if next != r.current {
 		next.sequence++
 		r.current = next
+		r.wake()
+	}
+}
+
+// SetGuest changes only whether the guest is ready. Unlike Update, it keeps the message of the report.
+func (r *Reporter) SetGuest(guest Guest) {
+	guest.Message = text(guest.Message)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current.Guest != guest {
+		r.current.Guest = guest
+		r.current.sequence++
 		r.wake()
 	}
 }

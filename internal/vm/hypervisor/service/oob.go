@@ -60,6 +60,18 @@ func (o *oob) present() (Guest, error) {
 	return nil, errAbsent
 }
 
+// DialGuest connects to a TCP port of the guest. It returns an error if the guest does not run in this process, or does
+// not accept the connection within five seconds.
+func (o *oob) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
+	guest := o.guest.Load()
+	if guest == nil {
+		return nil, errors.New("the VM is not running here")
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return (*guest).DialGuest(ctx, port)
+}
+
 // Reset implements vmpb.OOBManagementServer.
 func (o *oob) Reset(ctx context.Context, request *vmpb.ResetRequest) (*vmpb.ResetResponse, error) {
 	o.resetting.Lock()

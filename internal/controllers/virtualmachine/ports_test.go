@@ -1,0 +1,115 @@
+package virtualmachine
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+)
+
+const labelApp = "vm.metropolis.monogon.dev/app"
+
+// selected reports whether a Service that selects the label of a VM would lead to a Pod.
+func (w *testEnv) selected(pod *corev1.Pod, value string) func() bool {
+	return func() bool {
+		w.must(w.client.Get(w.Context(), client.ObjectKeyFromObject(pod), pod))
+		return pod.Labels[labelApp] == value
+	}
+}
+
+// guestReady reports the result of a check of the guest.
+func (h *hypervisor) guestReady(problem string) {
+	h.Helper()
+	h.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
+		r.ImagePrepared = true
+		r.Guest = &vmpb.ReportStateRequest_Guest{Ready: problem == "", Message: problem}
+	})
+}
+
+// guestCondition returns the status and the message of the condition GuestReady.
+func (w *testEnv) guestCondition(name string) string {
+	w.Helper()
+	condition := meta.FindStatusCondition(w.vm(name).Status.Conditions, v1alpha1.ConditionGuestReady)
+	if condition == nil {
+		return ""
+	}
+	return string(condition.Status) + " " + condition.Message
+}
+
+// TestPorts_ServicesFollowReadyGuest checks that the Pod has the VM's labels exactly while the guest is ready, that later
+// labels of the VM apply to the running Pod, and that only those of our prefix are copied.
+func TestPorts_ServicesFollowReadyGuest(t *testing.T) {
+	t.Parallel()
+	w := newTestEnv(t)
+	w.declare("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}}
+		vm.Labels = map[string]string{labelApp: "web", "app": "other", v1alpha1.LabelVM: "b"}
+	})
+	pod := w.awaitPod("a", "")
+	w.schedule(pod)
+	h := w.hypervisor("a", pod, 1)
+	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_OK)
+
+	h.guestReady("port 80 does not accept connections")
+	w.eventually("the condition has the reason", func() bool {
+		return w.guestCondition("a") == "False port 80 does not accept connections"
+	})
+	if w.selected(pod, "")(); pod.Labels[labelApp] != "" {
+		t.Errorf("labels of the pod of a guest that is not ready: %v", pod.Labels)
+	}
+	h.guestReady("")
+	w.eventually("the pod is selected", w.selected(pod, "web"))
+	if pod.Labels["app"] != "" || pod.Labels[v1alpha1.LabelVM] != "a" {
+		t.Errorf("labels of the pod: %v", pod.Labels)
+	}
+	w.restart() // the next process has no report yet
+	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Labels[labelApp] = "shop" })
+	w.eventually("the pod has the changed label", w.selected(pod, "shop"))
+
+	w.hypervisor("a", pod, 1).guestReady("port 80 did not respond within 4s")
+	w.eventually("the pod is not selected", w.selected(pod, ""))
+	if got := w.guestCondition("a"); got != "False port 80 did not respond within 4s" {
+		t.Errorf("condition %s", got)
+	}
+}
+
+// TestPorts_OnlyAuthoritativePod checks that a Pod loses the labels when it loses the authority or is being deleted, and
+// that the Pod of a hypervisor without ports gets none.
+func TestPorts_OnlyAuthoritativePod(t *testing.T) {
+	for name, change := range map[string]func(vm *v1alpha1.VirtualMachine, pod *corev1.Pod){
+		"other authority": func(vm *v1alpha1.VirtualMachine, _ *corev1.Pod) {
+			vm.Status.ActivePodName, vm.Status.ActivePodUID = "other", "uid-of-other"
+			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "pod", TargetPodName: "other"}
+		},
+		"deleted": func(_ *v1alpha1.VirtualMachine, pod *corev1.Pod) {
+			pod.DeletionTimestamp, pod.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"example.com/kubelet"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm, pod, all := newRunning(t)
+			vm.Labels = map[string]string{labelApp: "web"}
+			pod.Labels[labelApp] = "web"
+			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
+			change(vm, pod)
+			w := newFakeEnv(t, newAuthority(t), all...)
+			w.pass(t.Context())
+			err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
+			if client.IgnoreNotFound(err) != nil || err == nil && pod.Labels[labelApp] != "" {
+				t.Errorf("the pod has labels %v, %v", pod.Labels, err)
+			}
+		})
+	}
+	vm, pod, all := newRunning(t)
+	vm.Labels = map[string]string{labelApp: "web"}
+	w := newFakeEnv(t, newAuthority(t), all...)
+	w.pass(t.Context())
+	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.Labels[labelApp] != "" {
+		t.Errorf("the pod without ports has labels %v, %v", pod.Labels, err)
+	}
+}

@@ -1,0 +1,158 @@
+// Package ports lets clients connect to TCP ports of the guest at the Pod of its hypervisor, and checks whether the guest
+// is ready for them.
+package ports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
+)
+
+const (
+	// maxConnections is the maximum number of open connections of all ports. Each may hold tens of kilobytes that one
+	// side has not read yet.
+	maxConnections = 1024
+	// piece is the number of bytes that are copied at a time.
+	piece = 16 << 10
+	// retryAfter is how long a port that cannot accept waits before it tries again.
+	retryAfter = 100 * time.Millisecond
+)
+
+// Dial connects to a TCP port of the guest. It returns an error if the guest does not run in this process, or does not
+// accept the connection in time.
+type Dial func(ctx context.Context, port uint16) (dialer.Conn, error)
+
+// Config describes the ports of a guest.
+type Config struct {
+	// Address is the address to listen on. If empty, all addresses are used.
+	Address string
+	// Ports are TCP ports of the guest. They are also the ports to listen on.
+	Ports []uint16
+	// Probe determines whether the guest is ready. Required.
+	Probe *Probe
+}
+
+// Server forwards connections. Create it with Listen.
+type Server struct {
+	dial      Dial
+	probe     *Probe
+	log       *slog.Logger
+	ctx       context.Context
+	cancel    context.CancelFunc
+	listeners []net.Listener
+	slots     chan struct{}
+	open      sync.WaitGroup
+}
+
+// Listen serves until Close is called. The guest may start later. A nil logger logs nothing.
+func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{dial: dial, probe: config.Probe, log: log, slots: make(chan struct{}, maxConnections)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for _, port := range config.Ports {
+		listener, err := net.Listen("tcp", net.JoinHostPort(config.Address, strconv.Itoa(int(port))))
+		if err != nil {
+			s.Close()
+			return nil, fmt.Errorf("listening for connections to the guest: %w", err)
+		}
+		s.listeners = append(s.listeners, listener)
+		s.open.Go(func() { s.serve(listener, port) })
+	}
+	return s, nil
+}
+
+// Close closes all connections and ends Check. It returns when they are closed.
+func (s *Server) Close() {
+	s.cancel()
+	for _, listener := range s.listeners {
+		_ = listener.Close()
+	}
+	s.open.Wait()
+}
+
+func (s *Server) serve(listener net.Listener, port uint16) {
+	for {
+		client, err := listener.Accept()
+		switch {
+		case err == nil:
+		case s.ctx.Err() != nil:
+			return
+		default: // for example, too many open files
+			s.log.Warn("cannot accept a connection to the guest", "port", port, "error", err)
+			select {
+			case <-time.After(retryAfter):
+				continue
+			case <-s.ctx.Done():
+				return
+			}
+		}
+		select {
+		case s.slots <- struct{}{}:
+			s.open.Go(func() {
+				defer func() { <-s.slots }()
+				s.forward(client, port)
+			})
+		default:
+			s.log.Warn("too many connections to the guest; closing a new one", "port", port, "limit", maxConnections)
+			reset(client)
+		}
+	}
+}
+
+// forward copies both directions of a connection until both have ended or one side fails.
+func (s *Server) forward(client net.Conn, port uint16) {
+	defer client.Close()
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	guest, err := s.dial(ctx, port)
+	if err != nil {
+		s.log.Debug("a connection to the guest failed", "port", port, "error", err)
+		reset(client)
+		return
+	}
+	defer guest.Close()
+	stop := context.AfterFunc(ctx, func() { _, _ = guest.Close(), client.SetDeadline(time.Now()) })
+	defer stop()
+	sent := make(chan error, 1)
+	go func() {
+		err := transfer(guest, client)
+		if err != nil {
+			cancel()
+		}
+		sent <- err
+	}()
+	err = transfer(client.(dialer.Conn), guest)
+	if err != nil {
+		cancel()
+	}
+	if err = errors.Join(err, <-sent); err != nil {
+		reset(client)
+	}
+}
+
+// transfer copies one direction, and then its end. An error is not an end, and the connection is of no more use.
+func transfer(to dialer.Conn, from io.Reader) error {
+	// The types are hidden so that io.CopyBuffer uses the small buffer instead of methods of the connections.
+	if _, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, piece)); err != nil {
+		return err
+	}
+	return to.CloseWrite()
+}
+
+// reset closes a connection so that its client gets an error instead of the end of the data.
+func reset(client net.Conn) {
+	if tcp, ok := client.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // fails only if it is closed
+	}
+	_ = client.Close()
+}

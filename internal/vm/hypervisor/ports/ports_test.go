@@ -1,0 +1,274 @@
+package ports
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// guestAt returns a Dial for a guest that is the server at an address.
+func guestAt(address string) Dial {
+	return func(ctx context.Context, _ uint16) (dialer.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*net.TCPConn), nil
+	}
+}
+
+// freePort returns a port on which nothing listens.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+// connect returns a connection to a guest that handles one connection.
+func connect(t *testing.T, handle func(*net.TCPConn)) *net.TCPConn {
+	t.Helper()
+	guest, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { guest.Close() })
+	go func() {
+		conn, err := guest.Accept()
+		if err != nil {
+			return // the test has failed
+		}
+		defer conn.Close()
+		handle(conn.(*net.TCPConn))
+	}()
+	return open(t, guestAt(guest.Addr().String()))
+}
+
+// open returns a connection to a port of a server.
+func open(t *testing.T, dial Dial) *net.TCPConn {
+	t.Helper()
+	port := freePort(t)
+	s, err := Listen(Config{Address: "127.0.0.1", Ports: []uint16{port}}, dial, nil)
+	must(t, err)
+	t.Cleanup(s.Close)
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	return conn.(*net.TCPConn)
+}
+
+// A connection carries all bytes, and the end of each direction.
+func TestServer_CarriesEveryByteBothWays(t *testing.T) {
+	conn := connect(t, func(guest *net.TCPConn) {
+		request, _ := io.ReadAll(guest) // returns once the client has closed its side
+		_, _ = guest.Write(append(request, " and a response"...))
+	})
+	sent := bytes.Repeat([]byte("\x00\xff0123456789abcdef"), 64<<10)
+	go func() {
+		_, _ = conn.Write(sent)
+		_ = conn.CloseWrite()
+	}()
+	got, err := io.ReadAll(conn)
+	if want := append(sent, " and a response"...); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v; want %d", len(got), err, len(want))
+	}
+}
+
+// A client of a guest that breaks the connection, or does not accept it, gets an error and not the end.
+func TestServer_BrokenConnectionIsError(t *testing.T) {
+	broken := connect(t, func(guest *net.TCPConn) {
+		_, _ = guest.Read(make([]byte, 1))
+		_ = guest.SetLinger(0) // the guest resets the connection
+	})
+	_, err := broken.Write([]byte("x"))
+	must(t, err)
+	connected := make(chan struct{}) // otherwise the client may get the error when it connects
+	refused := open(t, func(context.Context, uint16) (dialer.Conn, error) {
+		<-connected
+		return nil, errors.New("refused")
+	})
+	close(connected)
+	for name, conn := range map[string]*net.TCPConn{"broken": broken, "refused": refused} {
+		if _, err := io.ReadAll(conn); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// Close ends connections, even if neither side sends anything.
+func TestServer_CloseEndsConnections(t *testing.T) {
+	guest, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer guest.Close()
+	port := freePort(t)
+	s, err := Listen(Config{Address: "127.0.0.1", Ports: []uint16{port}}, guestAt(guest.Addr().String()), nil)
+	must(t, err)
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	must(t, err)
+	defer conn.Close()
+	accepted, err := guest.Accept()
+	must(t, err)
+	defer accepted.Close()
+	s.Close()
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// Listen reports a port that is in use, and leaves none open.
+func TestListen_PortInUse(t *testing.T) {
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer used.Close()
+	free := freePort(t)
+	_, err = Listen(Config{Address: "127.0.0.1", Ports: []uint16{free, used.Addr().(*net.TCPAddr).AddrPort().Port()}}, nil, nil)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	again, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(free))))
+	must(t, err)
+	again.Close()
+}
+
+func TestParseProbe(t *testing.T) {
+	for text, valid := range map[string]bool{
+		"tcp://:80": true, "http://:80/healthz?full=1": true, "https://:6443/readyz": true,
+		"": false, "tcp://": false, "tcp://:0": false, "tcp://:65536": false, "tcp://:80/path": false, "tcp://host:80": false,
+		"http://user@:80/": false, "ftp://:21/": false, "http://[::1": false,
+	} {
+		if _, err := ParseProbe(text); (err == nil) != valid {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestProbe_Check checks the result for each response of a guest.
+func TestProbe_Check(t *testing.T) {
+	status := http.StatusOK
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			w.WriteHeader(http.StatusTeapot)
+			return
+		}
+		if status == http.StatusFound {
+			w.Header().Set("Location", "http://192.0.2.1/") // must not be followed
+		}
+		w.WriteHeader(status)
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secure.Close()
+	junk, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer junk.Close()
+	go func() {
+		for {
+			conn, err := junk.Accept()
+			if err != nil {
+				return // the test is complete
+			}
+			_, _ = conn.Write([]byte("\x1b]52;c;not HTTP\r\n\r\n"))
+			_ = conn.Close()
+		}
+	}()
+	for name, test := range map[string]struct {
+		probe, guest string
+		status       int
+		want         string
+	}{
+		"accepts":          {"tcp://:80", plain.Listener.Addr().String(), 0, ""},
+		"refuses":          {"tcp://:80", "127.0.0.1:1", 0, "port 80 does not accept connections"},
+		"ready":            {"http://:80/healthz", plain.Listener.Addr().String(), http.StatusOK, ""},
+		"redirects":        {"http://:80/healthz", plain.Listener.Addr().String(), http.StatusFound, ""},
+		"not ready":        {"http://:80/healthz", plain.Listener.Addr().String(), http.StatusServiceUnavailable, "port 80 responds with the HTTP status 503"},
+		"any certificate":  {"https://:6443/healthz", secure.Listener.Addr().String(), http.StatusOK, ""},
+		"not TLS":          {"https://:6443/healthz", plain.Listener.Addr().String(), http.StatusOK, "port 6443 does not respond to HTTPS requests"},
+		"another protocol": {"http://:80/healthz", junk.Addr().String(), http.StatusOK, "port 80 does not respond to HTTP requests"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status = test.status
+			probe, err := ParseProbe(test.probe)
+			must(t, err)
+			if err := probe.check(t.Context(), guestAt(test.guest)); errorText(err) != test.want {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// idle is a connection that can only be closed.
+type idle struct{ dialer.Conn }
+
+func (idle) Close() error { return nil }
+
+// TestServer_Check checks when the guest becomes ready and not ready.
+func TestServer_Check(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var accepts, silent bool
+		dial := func(ctx context.Context, _ uint16) (dialer.Conn, error) {
+			if silent {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			if !accepts {
+				return nil, errors.New("refused from port " + strconv.FormatInt(time.Since(begin).Nanoseconds(), 10))
+			}
+			return idle{}, nil
+		}
+		probe, err := ParseProbe("tcp://:80")
+		must(t, err)
+		s, err := Listen(Config{Probe: probe}, dial, nil)
+		must(t, err)
+		defer s.Close()
+		var reports []string
+		s.Check(func(problem error) { reports = append(reports, strings.TrimSpace("ready "+errorText(problem))) })
+		expect := func(after time.Duration, want ...string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if strings.Join(reports, "; ") != strings.Join(want, "; ") {
+				t.Errorf("after %s: %q, want %q", time.Since(begin), reports, want)
+			}
+			reports = nil
+		}
+		expect(time.Millisecond, "ready port 80 does not accept connections")
+		expect(29 * time.Second)
+		expect(2*time.Second, "ready port 80 does not accept connections") // twice a minute
+		accepts = true
+		expect(2*time.Second, "ready")
+		accepts = false
+		expect(25 * time.Second) // two failures
+		expect(10*time.Second, "ready port 80 does not accept connections")
+		silent = true
+		expect(36*time.Second, "ready port 80 did not respond within 4s")
+		silent, accepts = false, true
+		expect(8*time.Second, "ready")
+	})
+}
