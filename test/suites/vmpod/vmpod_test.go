@@ -35,6 +35,7 @@ func TestHypervisorPod_RunsVM(t *testing.T) {
 	waiting := p.createStuck()
 	p.runs(vm)
 	p.isConfined(vm)
+	p.opensPort(vm)
 	p.consoleWorks(vm)
 	p.survivesKill(vm)
 	p.survivesEviction(vm)
@@ -50,6 +51,7 @@ func (p *place) create(name string) *vmv1alpha1.VirtualMachine {
 	vm.Spec.InitialImage = &vmv1alpha1.InitialImage{URL: "http://" + imageServer + "/echo.img"}
 	vm.Spec.MigrateStrategy = vmv1alpha1.MigrateCold // there is no other host
 	vm.Spec.VolumeClaimTemplate = claimTemplate(ptr.To(""))
+	vm.Spec.Ports = []vmv1alpha1.Port{{Name: "http", Port: 80}}
 	p.must(p.client.Create(p.Context(), vm))
 	return vm
 }
@@ -155,6 +157,26 @@ func (p *place) isConfined(vm *vmv1alpha1.VirtualMachine) {
 		}
 	}
 }
+
+// opensPort checks that the hypervisor listens on a privileged port, and reports that the guest, which has no network
+// stack, does not accept connections.
+func (p *place) opensPort(vm *vmv1alpha1.VirtualMachine) {
+	p.Helper()
+	p.eventually(func(g gomega.Gomega) {
+		g.Expect(p.client.Get(p.Context(), client.ObjectKeyFromObject(vm), vm)).To(gomega.Succeed())
+		condition := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionGuestReady)
+		g.Expect(condition).NotTo(gomega.BeNil())
+		g.Expect(condition.Message).To(gomega.Equal("port 80 did not respond within 4s"))
+	})
+	sockets, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp6", p.hypervisor(vm)))
+	p.must(err)
+	if !listensOn80.Match(sockets) {
+		p.Errorf("the hypervisor does not listen on port 80:\n%s", sockets)
+	}
+}
+
+// listensOn80 matches a socket in the state LISTEN at any address.
+var listensOn80 = regexp.MustCompile(`: 0{32}:0050 0{32}:0000 0A `)
 
 // consoleWorks types to the guest, which echoes the input.
 func (p *place) consoleWorks(vm *vmv1alpha1.VirtualMachine) {
