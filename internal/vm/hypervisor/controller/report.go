@@ -276,6 +276,7 @@ func (r *Reporter) send(ctx context.Context, report Report) error {
 		Sequence:      report.sequence,
 		Migration:     report.Migration.message(),
 		CanMigrate:    report.CanMigrate,
+		Guest:         report.Guest.message(),
 		Disks:         report.Disks.list(),
 	})
 	silent := status.Code(err) == codes.Unimplemented
