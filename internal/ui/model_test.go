@@ -178,7 +178,7 @@ func onePool() []client.Object {
 	return []client.Object{deployment, set, machine("pool-1-a", v1alpha1.MachineRunning), machine("pool-1-b", v1alpha1.MachineFailed)}
 }
 
-// TestModel_ShowsPool checks the rows of a pool, and that they follow changes and deletions.
+// TestModel_ShowsPool checks the rows of a pool.
 func TestModel_ShowsPool(t *testing.T) {
 	inWorld(t, onePool(), "", nil, func(w *world) {
 		got, exists := shown[PoolRow](w, "pool/n/pool")
@@ -192,32 +192,47 @@ func TestModel_ShowsPool(t *testing.T) {
 		if set, _ := shown[SetRow](w, "set/n/pool-1"); set.Pool != "pool" || set.Revision != "1" {
 			t.Errorf("set: %+v", set)
 		}
+	})
+}
 
-		for _, object := range onePool()[2:] {
-			if err := w.Delete(t.Context(), object); err != nil {
-				t.Fatal(err)
-			}
-		}
+// TestModel_WatchesOnce checks that each kind is watched once.
+func TestModel_WatchesOnce(t *testing.T) {
+	inWorld(t, onePool(), "", nil, func(w *world) {
 		w.pass(2 * time.Second)
-		if _, exists := shown[MachineRow](w, "machine/n/pool-1-b"); exists {
-			t.Error("a deleted machine is shown")
-		}
-		if got, _ := shown[PoolRow](w, "pool/n/pool"); got.Pool.Exist != 0 {
-			t.Errorf("pool without machines: %+v", got.Pool)
-		}
-		if err := w.Delete(t.Context(), onePool()[0]); err != nil {
-			t.Fatal(err)
-		}
-		w.pass(2 * time.Second)
-		if _, exists := shown[PoolRow](w, "pool/n/pool"); exists {
-			t.Error("a deleted pool is shown")
-		}
 		for kind, n := range w.opened {
 			if kind != "" && n != 1 {
 				t.Errorf("%d watches of %s were opened, want 1", n, kind)
 			}
 		}
 	})
+}
+
+// TestModel_FollowsDeletions checks that deleted objects are not shown any more.
+func TestModel_FollowsDeletions(t *testing.T) {
+	inWorld(t, onePool(), "", nil, func(w *world) {
+		w.deleteAll(onePool()[2:])
+		if _, exists := shown[MachineRow](w, "machine/n/pool-1-b"); exists {
+			t.Error("a deleted machine is shown")
+		}
+		if got, _ := shown[PoolRow](w, "pool/n/pool"); got.Pool.Exist != 0 {
+			t.Errorf("pool without machines: %+v", got.Pool)
+		}
+		w.deleteAll(onePool()[:1])
+		if _, exists := shown[PoolRow](w, "pool/n/pool"); exists {
+			t.Error("a deleted pool is shown")
+		}
+	})
+}
+
+// deleteAll deletes objects, and waits until the model has seen that.
+func (w *world) deleteAll(objects []client.Object) {
+	w.t.Helper()
+	for _, object := range objects {
+		if err := w.Delete(w.t.Context(), object); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.pass(2 * time.Second)
 }
 
 // TestModel_ReportsForbiddenKinds checks that the page shows which kinds the user may not list, that it shows the others,

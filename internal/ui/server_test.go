@@ -169,39 +169,62 @@ func TestServer_LimitsThePage(t *testing.T) {
 	}
 }
 
-// TestAction_IsPlannedBeforeItIsDone checks that a plan changes nothing, and what invalid requests return.
-func TestAction_IsPlannedBeforeItIsDone(t *testing.T) {
-	var did []Request
-	failure := error(nil)
-	s := newTestServer(t, newFakeClient(t), Action{
+// scaling is a server with one action, and what it did.
+type scaling struct {
+	t       *testing.T
+	server  *Server
+	cookie  string
+	did     []Request
+	failure error
+}
+
+func newScaling(t *testing.T) *scaling {
+	t.Helper()
+	s := &scaling{t: t}
+	s.server = newTestServer(t, newFakeClient(t), Action{
 		Name: "scale", Kind: "pool", Input: "replicas",
 		Command: func(r Request) []string { return []string{"kubectl", "scale", r.Name, "--as", "it's me"} },
-		Do:      func(_ context.Context, r Request) (string, error) { did = append(did, r); return "scaled", failure },
+		Do: func(_ context.Context, r Request) (string, error) {
+			s.did = append(s.did, r)
+			return "scaled", s.failure
+		},
 	})
-	cookie := logIn(t, s)
-	send := func(path, body string) (int, map[string]string) {
-		w := call(s, "POST", "/api/"+path, body, "Cookie", cookie, "Origin", "http://"+testHost)
-		result := map[string]string{}
-		if err := json.Unmarshal(w.Body.Bytes(), &result); err != nil {
-			t.Fatalf("%s: %v", w.Body, err)
-		}
-		return w.Code, result
+	s.cookie = logIn(t, s.server)
+	return s
+}
+
+func (s *scaling) send(path, body string) (int, map[string]string) {
+	s.t.Helper()
+	w := call(s.server, "POST", "/api/"+path, body, "Cookie", s.cookie, "Origin", "http://"+testHost)
+	result := map[string]string{}
+	if err := json.Unmarshal(w.Body.Bytes(), &result); err != nil {
+		s.t.Fatalf("%s: %v", w.Body, err)
 	}
+	return w.Code, result
+}
+
+// TestAction_IsPlannedBeforeItIsDone checks that a plan changes nothing, and that the error of an action is shown.
+func TestAction_IsPlannedBeforeItIsDone(t *testing.T) {
+	s := newScaling(t)
 	const request = `{"action":"scale","namespace":"n","name":"pool","replicas":5}`
-	if code, result := send("plan", request); code != 200 || result["command"] != `kubectl scale pool --as 'it'\''s me'` || len(did) > 0 {
-		t.Errorf("plan: %d %v, did %v", code, result, did)
+	if code, result := s.send("plan", request); code != 200 || result["command"] != `kubectl scale pool --as 'it'\''s me'` || len(s.did) > 0 {
+		t.Errorf("plan: %d %v, did %v", code, result, s.did)
 	}
-	if code, result := send("do", request); code != 200 || result["done"] != "scaled" || len(did) != 1 || *did[0].Replicas != 5 || did[0].Namespace != "n" {
-		t.Errorf("do: %d %v, did %v", code, result, did)
+	if code, result := s.send("do", request); code != 200 || result["done"] != "scaled" || len(s.did) != 1 || *s.did[0].Replicas != 5 || s.did[0].Namespace != "n" {
+		t.Errorf("do: %d %v, did %v", code, result, s.did)
 	}
-	failure = errors.New("no permission")
-	if code, result := send("do", request); code != http.StatusBadGateway || result["error"] != "no permission" {
+	s.failure = errors.New("no permission")
+	if code, result := s.send("do", request); code != http.StatusBadGateway || result["error"] != "no permission" {
 		t.Errorf("failure: %d %v", code, result)
 	}
-	did = nil
+}
+
+// TestAction_InvalidRequests checks that invalid requests do nothing and return an error.
+func TestAction_InvalidRequests(t *testing.T) {
+	s := newScaling(t)
 	for _, body := range []string{``, `[]`, `{"action":"delete"}`, `{"action":"scale","name":"pool"}`, `{"action":"scale","replicas":-1}`, `{"action":"scale","replicas":1,"more":1}`} {
-		if code, result := send("do", body); code != http.StatusBadRequest || result["error"] == "" || len(did) > 0 {
-			t.Errorf("%s: %d %v, did %v", body, code, result, did)
+		if code, result := s.send("do", body); code != http.StatusBadRequest || result["error"] == "" || len(s.did) > 0 {
+			t.Errorf("%s: %d %v, did %v", body, code, result, s.did)
 		}
 	}
 }

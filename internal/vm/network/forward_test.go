@@ -85,50 +85,48 @@ func TestForward_Fragments(t *testing.T) {
 	}
 }
 
-func TestForward_ReportsMTU(t *testing.T) {
-	payload := make([]byte, 1400)
-	t.Run("IPv4", func(t *testing.T) {
-		frame := with(ip("10.77.0.11", protocolUDP, append([]byte{0, 9, 0, 9}, payload...)...), etherHeader+fragment4, flagDontFragment>>8, 0)
-		packets, response := forwarded(t, frame)
-		if len(packets) > 0 || response == nil || !bytes.Equal(response[:etherSource], alice.MAC) {
-			t.Fatalf("%d packets and the response %x", len(packets), response)
-		}
-		packet := response[etherHeader:]
-		message := verify4(t, packet)
-		if from := netip.AddrFrom4([4]byte(packet[source4:])); from != netip.MustParseAddr("10.77.0.2") {
-			t.Errorf("the error is from %s", from)
-		}
-		if to := netip.AddrFrom4([4]byte(packet[destination4:])); to != alice.IPv4 || packet[protocol4] != protocolICMP {
-			t.Errorf("protocol %d to %s", packet[protocol4], to)
-		}
-		if sumOf(message) != 0xffff || message[0] != 3 || message[1] != 4 || binary.BigEndian.Uint16(message[6:]) != MinMTU {
-			t.Errorf("the message is %x", message[:8])
-		}
-		if quoted := message[icmpHeader:]; !bytes.HasPrefix(frame[etherHeader:], quoted) || len(quoted) < header4+8 || len(packet) > 576 {
-			t.Errorf("a packet of %d bytes quotes %x", len(packet), quoted)
-		}
-	})
-	t.Run("IPv6", func(t *testing.T) {
-		frame := ip("fd77::b", protocolUDP, append([]byte{0, 9, 0, 9}, payload...)...)
-		packets, response := forwarded(t, frame)
-		if len(packets) > 0 || response == nil {
-			t.Fatalf("%d packets and the response %x", len(packets), response)
-		}
-		packet := response[etherHeader:]
-		message := packet[header6:]
-		if from := netip.AddrFrom16([16]byte(packet[source6:])); from != netip.MustParseAddr("fd77::2") {
-			t.Errorf("the error is from %s", from)
-		}
-		if message[0] != 2 || binary.BigEndian.Uint32(message[4:]) != MinMTU || len(packet) > MinMTU {
-			t.Errorf("a packet of %d bytes: %x", len(packet), message[:8])
-		}
-		if checksum6(packet[:header6], message) != 0 {
-			t.Error("the checksum is wrong")
-		}
-		if quoted := message[icmpHeader:]; !bytes.HasPrefix(frame[etherHeader:], quoted) {
-			t.Errorf("quotes %x", quoted)
-		}
-	})
+func TestForward_ReportsMTU4(t *testing.T) {
+	frame := with(ip("10.77.0.11", protocolUDP, append([]byte{0, 9, 0, 9}, make([]byte, 1400)...)...), etherHeader+fragment4, flagDontFragment>>8, 0)
+	packets, response := forwarded(t, frame)
+	if len(packets) > 0 || response == nil || !bytes.Equal(response[:etherSource], alice.MAC) {
+		t.Fatalf("%d packets and the response %x", len(packets), response)
+	}
+	packet := response[etherHeader:]
+	message := verify4(t, packet)
+	if from := netip.AddrFrom4([4]byte(packet[source4:])); from != netip.MustParseAddr("10.77.0.2") {
+		t.Errorf("the error is from %s", from)
+	}
+	if to := netip.AddrFrom4([4]byte(packet[destination4:])); to != alice.IPv4 || packet[protocol4] != protocolICMP {
+		t.Errorf("protocol %d to %s", packet[protocol4], to)
+	}
+	if sumOf(message) != 0xffff || message[0] != 3 || message[1] != 4 || binary.BigEndian.Uint16(message[6:]) != MinMTU {
+		t.Errorf("the message is %x", message[:8])
+	}
+	if quoted := message[icmpHeader:]; !bytes.HasPrefix(frame[etherHeader:], quoted) || len(quoted) < header4+8 || len(packet) > 576 {
+		t.Errorf("a packet of %d bytes quotes %x", len(packet), quoted)
+	}
+}
+
+func TestForward_ReportsMTU6(t *testing.T) {
+	frame := ip("fd77::b", protocolUDP, append([]byte{0, 9, 0, 9}, make([]byte, 1400)...)...)
+	packets, response := forwarded(t, frame)
+	if len(packets) > 0 || response == nil {
+		t.Fatalf("%d packets and the response %x", len(packets), response)
+	}
+	packet := response[etherHeader:]
+	message := packet[header6:]
+	if from := netip.AddrFrom16([16]byte(packet[source6:])); from != netip.MustParseAddr("fd77::2") {
+		t.Errorf("the error is from %s", from)
+	}
+	if message[0] != 2 || binary.BigEndian.Uint32(message[4:]) != MinMTU || len(packet) > MinMTU {
+		t.Errorf("a packet of %d bytes: %x", len(packet), message[:8])
+	}
+	if checksum6(packet[:header6], message) != 0 {
+		t.Error("the checksum is wrong")
+	}
+	if quoted := message[icmpHeader:]; !bytes.HasPrefix(frame[etherHeader:], quoted) {
+		t.Errorf("quotes %x", quoted)
+	}
 }
 
 // TestForward_NoErrorsAboutErrors checks which packets are dropped without a response.
