@@ -49,7 +49,7 @@ done
 # of these names. The brackets prevent the pattern from matching itself.
 work='[i]ssues? #?[0-9]+|(the|this|these|open|other) issues?|(this|these|earlier|later|next|previous) sessions?|(?<!/)(?<!ackage )helper[s](?!\.\w)|A[I]'
 refuse 'describes the work on the project instead of the project' -w -P "$work" -- . \
-    ':!*/testdata/*' ':!config/crd' ':!*zz_generated*' ':!*.pb.go' ':!client/*/*' ':!*go.mod' ':!*go.sum' ':!LICENSE'
+    ':!*/testdata/*' ':!config/crd' ':!*zz_generated*' ':!*.pb.go' ':!client/*/*' ':!*go.mod' ':!*go.sum' ':!LICENSE' ':!ui/vendor' ':!internal/ui/web'
 
 # Findings of linters are fixed, not silenced (docs/design/0002-linters.md).
 refuse 'silences a linter' -E '//[n]olint' -- '*.go'

@@ -22,7 +22,7 @@ const (
 	maxConnections = 1024
 	// piece is the number of bytes that are copied at a time.
 	piece = 16 << 10
-	// retryAfter is how long a port that cannot accept waits before it tries again.
+	// retryAfter is the delay after a failure to accept a connection.
 	retryAfter = 100 * time.Millisecond
 )
 
@@ -71,7 +71,7 @@ func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Close closes all connections and ends Check. It returns when they are closed.
+// Close closes all connections and stops Check. It returns when they are closed.
 func (s *Server) Close() {
 	s.cancel()
 	for _, listener := range s.listeners {

@@ -113,8 +113,8 @@ func TestServer_BrokenConnectionIsError(t *testing.T) {
 	}
 }
 
-// Close ends connections, even if neither side sends anything.
-func TestServer_CloseEndsConnections(t *testing.T) {
+// Close closes connections, even if neither side sends anything.
+func TestServer_ClosesConnections(t *testing.T) {
 	guest, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer guest.Close()
