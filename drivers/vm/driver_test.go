@@ -92,8 +92,8 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
-		"failureDomain": "rack-7",
-		"dataDisks":     []object{{"name": "logs", "size": 5}, {"name": "db", "size": 7, "storageClassName": "slow", "image": object{"url": "https://example.com/db.img"}}},
+		"failureDomain": "rack-7", "ports": []object{{"name": "api", "port": 6443}}, "readinessProbe": object{"httpPath": "/readyz", "scheme": "HTTPS"},
+		"dataDisks": []object{{"name": "logs", "size": 5}, {"name": "db", "size": 7, "storageClassName": "slow", "image": object{"url": "https://example.com/db.img"}}},
 	})
 	w.hosts()
 	w.mustCreate("pool-1.a")
@@ -117,6 +117,8 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		},
 		VMIPs:                         []string{"10.77.1.5", "fd00::5/128"},
 		FailureDomain:                 "rack-7",
+		Ports:                         []vmv1alpha1.Port{{Name: "api", Port: 6443}},
+		ReadinessProbe:                &vmv1alpha1.ReadinessProbe{HTTPPath: "/readyz", Scheme: corev1.URISchemeHTTPS},
 		TerminationGracePeriodSeconds: 120,
 
 		MigrateStrategy: vmv1alpha1.MigrateCold, RunStrategy: vmv1alpha1.RunAlways, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,

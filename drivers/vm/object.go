@@ -44,6 +44,8 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			VMIPs:               s.Addresses,
 			FailureDomain:       s.FailureDomain,
 			MigrateStrategy:     s.MigrateStrategy,
+			Ports:               s.Ports,
+			ReadinessProbe:      s.ReadinessProbe,
 			UUID:                string(uuid.NewUUID()),
 		},
 	}
@@ -71,7 +73,7 @@ func (c call) labels() map[string]string {
 }
 
 // differences returns the fields of the provider specification in which a VM differs from the requested one. It
-// ignores what users may change on an existing VM: hypervisorImage, migrateStrategy,
+// ignores what users may change on an existing VM: hypervisorImage, migrateStrategy, ports, readinessProbe,
 // terminationGracePeriodSeconds, and tags other than the cluster and the role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 	want := c.virtualMachine()

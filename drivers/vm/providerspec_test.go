@@ -99,7 +99,7 @@ func fieldsOf(of reflect.Type, path string, into map[string]string) {
 			}
 			fieldsOf(field.Type, path+"."+name, into)
 		}
-	case reflect.Int64:
+	case reflect.Int32, reflect.Int64:
 		into[path] = "integer"
 	default:
 		into[path] = of.Kind().String()

@@ -42,6 +42,8 @@ type providerSpec struct {
 	MigrateStrategy  vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
 	GraceSeconds     *int64                     `json:"terminationGracePeriodSeconds,omitempty"`
 	HypervisorImage  string                     `json:"hypervisorImage,omitempty"`
+	Ports            []vmv1alpha1.Port          `json:"ports,omitempty"`
+	ReadinessProbe   *vmv1alpha1.ReadinessProbe `json:"readinessProbe,omitempty"`
 }
 
 var specPath = field.NewPath("providerSpec")
@@ -131,7 +133,7 @@ func describe(errs []error) string {
 }
 
 func (s *providerSpec) validate() field.ErrorList {
-	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware())
+	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(), s.validatePorts(), s.validateProbe())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}

@@ -152,6 +152,15 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		"grace":      {object{"terminationGracePeriodSeconds": 0}, codes.OutOfRange, []string{"providerSpec.terminationGracePeriodSeconds: Invalid value: 0: must be between 1 and 3600"}},
 		"long grace": {object{"terminationGracePeriodSeconds": 3601}, codes.OutOfRange, []string{"providerSpec.terminationGracePeriodSeconds: Invalid value: 3601: must be between 1 and 3600"}},
 		"hypervisor": {object{"hypervisorImage": "a b"}, codes.InvalidArgument, []string{"providerSpec.hypervisorImage: Invalid value: \"a b\": must not contain blanks"}},
+		"ports": {object{"ports": []object{{"name": "ssh", "port": 22}, {"name": "ssh", "port": 22}, {"name": "a_b", "port": 23}}}, codes.InvalidArgument, []string{
+			`providerSpec.ports[1].name: Duplicate value: "ssh"`, `providerSpec.ports[1].port: Duplicate value: 22`,
+			`providerSpec.ports[2].name: Invalid value: "a_b": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)`}},
+		"port numbers": {object{"ports": []object{{"name": "a", "port": 0}, {"name": "b", "port": 65536}}}, codes.OutOfRange, []string{
+			"providerSpec.ports[0].port: Invalid value: 0: must be between 1 and 65535", "providerSpec.ports[1].port: Invalid value: 65536: must be between 1 and 65535"}},
+		"probe": {object{"readinessProbe": object{"httpPath": "x", "scheme": "FTP", "port": -1}}, codes.InvalidArgument, []string{
+			"providerSpec.readinessProbe: Forbidden: needs ports", "providerSpec.readinessProbe.port: Invalid value: -1: must be between 1 and 65535",
+			`providerSpec.readinessProbe.httpPath: Invalid value: "x": must begin with "/" and have no blanks`,
+			`providerSpec.readinessProbe.scheme: Unsupported value: "FTP": supported values: "HTTP", "HTTPS"`}},
 		"unknown": {object{"vmpol": "x", "somethingElse": true}, codes.InvalidArgument, []string{
 			`providerSpec: unknown field "somethingElse"`, `providerSpec: unknown field "vmpol"`}},
 		"sizes and more": {object{"cpus": 999, "kernelboot": object{}}, codes.InvalidArgument, []string{

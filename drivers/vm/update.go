@@ -64,6 +64,8 @@ func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineRespo
 	atNextStart("hypervisorImage", want.Spec.HypervisorImage, vm.Spec.HypervisorImage, func() { next.Spec.HypervisorImage = want.Spec.HypervisorImage })
 	atNextStart(graceField, want.Spec.TerminationGracePeriodSeconds, vm.Spec.TerminationGracePeriodSeconds,
 		func() { next.Spec.TerminationGracePeriodSeconds = want.Spec.TerminationGracePeriodSeconds })
+	atNextStart("ports", want.Spec.Ports, vm.Spec.Ports, func() { next.Spec.Ports = want.Spec.Ports })
+	atNextStart("readinessProbe", want.Spec.ReadinessProbe, vm.Spec.ReadinessProbe, func() { next.Spec.ReadinessProbe = want.Spec.ReadinessProbe })
 	strategy := cmp.Or(want.Spec.MigrateStrategy, vmv1alpha1.MigrateLive)
 	differs("migrateStrategy", strategy, cmp.Or(vm.Spec.MigrateStrategy, vmv1alpha1.MigrateLive), func() { next.Spec.MigrateStrategy = strategy })
 	if c.key.Namespace != c.spec.VMPool {

@@ -31,7 +31,7 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	id := w.mustCreate("m").ProviderID
 	changes := object{
 		"size": "medium", "migrateStrategy": "Cold", "hypervisorImage": "example.com/hypervisor:2", "terminationGracePeriodSeconds": 60,
-		"rootFsSize": 7, "vmPool": "elsewhere",
+		"ports": []object{{"name": "ssh", "port": 22}}, "readinessProbe": object{"port": 22}, "rootFsSize": 7, "vmPool": "elsewhere",
 		"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "tier": "gold"},
 	}
 	_, err := w.update("m", id, changes, false)
@@ -39,8 +39,8 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	w.UserWith(t, updateRole)
 
 	want := &driver.UpdateMachineResponse{
-		Updates:      []string{"tags", "cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds", "migrateStrategy"},
-		AtNextStart:  []string{"cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds"},
+		Updates:      []string{"tags", "cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds", "ports", "readinessProbe", "migrateStrategy"},
+		AtNextStart:  []string{"cpus", "memory", "hypervisorImage", "terminationGracePeriodSeconds", "ports", "readinessProbe"},
 		Replacements: []string{"vmPool", "rootFsSize"},
 	}
 	before := w.vms()[0]
@@ -60,6 +60,7 @@ func TestUpdateMachine_ChangesMutableFields(t *testing.T) {
 	expected.Labels["tier"] = "gold"
 	expected.Spec.CPUs, expected.Spec.HypervisorImage, expected.Spec.MigrateStrategy = 2, "example.com/hypervisor:2", vmv1alpha1.MigrateCold
 	expected.Spec.TerminationGracePeriodSeconds = 60
+	expected.Spec.Ports, expected.Spec.ReadinessProbe = []vmv1alpha1.Port{{Name: "ssh", Port: 22}}, &vmv1alpha1.ReadinessProbe{Port: 22}
 	*expected.Spec.Memory = resource.MustParse("2Gi")
 	if diff := cmp.Diff(expected.Labels, now.Labels); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)

@@ -1,0 +1,73 @@
+package vm
+
+import (
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	maxPorts    = 16
+	maxPort     = 65535
+	maxHTTPPath = 1024
+)
+
+// httpPath matches the path of a readiness probe, as the CRD of VirtualMachines does.
+var httpPath = regexp.MustCompile(`^/[!-~]*$`)
+
+func (s *providerSpec) validatePorts() field.ErrorList {
+	var errs field.ErrorList
+	path, names, numbers := specPath.Child("ports"), map[string]bool{}, map[int32]bool{}
+	if len(s.Ports) > maxPorts {
+		errs = append(errs, field.TooMany(path, len(s.Ports), maxPorts))
+	}
+	for i, port := range s.Ports {
+		at := path.Index(i)
+		for _, problem := range validation.IsValidPortName(port.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), port.Name, problem))
+		}
+		if names[port.Name] {
+			errs = append(errs, field.Duplicate(at.Child("name"), port.Name))
+		}
+		errs = append(errs, validatePort(at.Child("port"), port.Port)...)
+		if numbers[port.Port] {
+			errs = append(errs, field.Duplicate(at.Child("port"), port.Port))
+		}
+		names[port.Name], numbers[port.Port] = true, true
+	}
+	return errs
+}
+
+func (s *providerSpec) validateProbe() field.ErrorList {
+	path, probe := specPath.Child("readinessProbe"), s.ReadinessProbe
+	if probe == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if len(s.Ports) == 0 {
+		errs = append(errs, field.Forbidden(path, "needs ports"))
+	}
+	if probe.Port != 0 {
+		errs = append(errs, validatePort(path.Child("port"), probe.Port)...)
+	}
+	if probe.HTTPPath != "" && !httpPath.MatchString(probe.HTTPPath) {
+		errs = append(errs, field.Invalid(path.Child("httpPath"), probe.HTTPPath, `must begin with "/" and have no blanks`))
+	}
+	if len(probe.HTTPPath) > maxHTTPPath {
+		errs = append(errs, field.TooLong(path.Child("httpPath"), "", maxHTTPPath))
+	}
+	if known := []corev1.URIScheme{"", corev1.URISchemeHTTP, corev1.URISchemeHTTPS}; !slices.Contains(known, probe.Scheme) {
+		errs = append(errs, field.NotSupported(path.Child("scheme"), probe.Scheme, known[1:]))
+	}
+	return errs
+}
+
+func validatePort(path *field.Path, port int32) field.ErrorList {
+	if port < 1 || port > maxPort {
+		return field.ErrorList{field.Invalid(path, port, "must be between 1 and 65535").WithOrigin(originRange)}
+	}
+	return nil
+}
