@@ -329,6 +329,10 @@ image: ## Build the manager's image without a container engine (variables of rel
 
 # The repository of the hypervisors' image. Its tag is also the version.
 RELEASE_HYPERVISOR_IMAGE ?= millwright-dev/millwright-hypervisor
+.PHONY: pictures
+pictures: controlplane chromium ## Take the pictures of the documentation in a browser
+	@hack/pictures.sh
+
 .PHONY: hypervisor-image
 hypervisor-image: ## Build the hypervisors' image, with QEMU from Debian packages, without a container engine (cached; IMAGE_PUSH=1)
 	@hack/image.sh --hypervisor $(if $(filter-out 0,$(IMAGE_PUSH)),--push) bin/hypervisor-image '$(VERSION)' '$(RELEASE_HYPERVISOR_IMAGE)'
