@@ -183,7 +183,7 @@ var identities = map[string]identity{
 	"the VM controller": {roles: []string{vmRole}, want: []string{
 		"events in everywhere: create patch",
 		"persistentvolumeclaims in everywhere: get list watch create patch delete",
-		"pods in everywhere: get list watch create delete",
+		"pods in everywhere: get list watch create patch delete",
 		"secrets in everywhere: get",
 		"secrets in own: create",
 		"secrets millwright-vm-authority in own: get update",

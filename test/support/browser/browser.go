@@ -293,10 +293,10 @@ func Evaluate[T any](p *Page, expression string) (value T) {
 func (p *Page) Await(expression string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(Timeout); time.Now().Before(deadline); {
-		// The page checks the expression in each frame for up to a second.
+		// The page checks the expression for up to a second. An exception means that an element does not exist yet.
 		value, _ := p.evaluate(`new Promise((done) => {
 			const end = performance.now() + 1000;
-			const check = () => { const is = !!(` + expression + `); if (is || performance.now() > end) done(is); else setTimeout(check, 20); };
+			const check = () => { let is = false; try { is = !!(` + expression + `); } catch {} if (is || performance.now() > end) done(is); else setTimeout(check, 20); };
 			check();
 		})`)
 		if string(value) == "true" {
