@@ -234,7 +234,7 @@ func (p *page) isPushed(t *testing.T) {
 	helm := exec.CommandContext(t.Context(), filepath.Join(dir, "helm"), "template", "millwright", "oci://"+host+"/team/charts/millwright", "--version", "0.1.0",
 		"--plain-http", "--kube-version", "1.37.0", "--set", "image.repository="+host+"/team/millwright")
 	helm.Env = []string{"HOME=" + dir}
-	if rendered, err := helm.CombinedOutput(); err != nil || !bytes.Contains(rendered, []byte("image: "+host+"/team/millwright:"+release)) {
+	if rendered, err := helm.CombinedOutput(); err != nil || !bytes.Contains(rendered, []byte(`image: "`+host+"/team/millwright:"+release+`"`)) {
 		t.Errorf("helm template: %v\n%s", err, rendered)
 	}
 	ctr := runContainerd(t, dir)
