@@ -8,8 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -186,9 +184,8 @@ func podsOf(target explain.Target) []Pod {
 		if from.DeletionTimestamp != nil {
 			pod.Terminating = from.DeletionTimestamp.Time
 		}
-		for _, budget := range target.Budgets {
-			selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-			if err == nil && budget.Namespace == from.Namespace && selector.Matches(labels.Set(from.Labels)) {
+		for _, budget := range drain.Covering(from.Labels, target.Budgets) {
+			if budget.Namespace == from.Namespace {
 				pod.Budgets = append(pod.Budgets, Budget{budget.Name, budget.Status.DisruptionsAllowed, budget.Status.CurrentHealthy, budget.Status.DesiredHealthy})
 			}
 		}
@@ -234,15 +231,7 @@ func (s *Server) events(namespace, poolName, machine string) []report.Event {
 	found = found[max(0, len(found)-maxEvents):]
 	listed := make([]report.Event, 0, len(found))
 	for i := range slices.Backward(found) {
-		event := &found[i]
-		count := event.Count
-		if event.Series != nil {
-			count = event.Series.Count
-		}
-		listed = append(listed, report.Event{
-			At: report.Time(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
-			Reason: event.Reason, Text: report.Clause(event.Message), Count: max(count, 1),
-		})
+		listed = append(listed, report.EventOf(&found[i]))
 	}
 	return listed
 }

@@ -50,7 +50,7 @@ consoles of virtual machines.
 
 The command serves the page on the loopback address until it is interrupted. It prints a link that
 works once, for one browser. The page can do what your kubeconfig permits, and nothing else: kinds
-that you may not read are marked as such. No manager needs to run, and MCM's objects are shown, too.
+that you may not read are marked as such. No manager needs to run.
 
 Without --namespace, the page shows all namespaces, or that of the context if you may not list the
 objects of all.`,

@@ -136,23 +136,7 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvSpec, err)
 	}
 	log = log.With("pod", spec.GetPodName())
-	networks, err := parsePrefixes(getenv(vmpb.EnvUserNetwork))
-	if err != nil {
-		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvUserNetwork, err)
-	}
-	hostPorts, err := parsePorts(getenv(vmpb.EnvHostPorts))
-	if err != nil {
-		return hypervisor.Config{}, fmt.Errorf("%s: %w", vmpb.EnvHostPorts, err)
-	}
-	outside := getenv(vmpb.EnvOutside)
-	if outside != "" && outside != vmpb.OutsideRefused {
-		return hypervisor.Config{}, fmt.Errorf("%s: %q is not %s", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
-	}
-	between, err := parseOverlay(getenv(vmpb.EnvOverlay), getenv(vmpb.EnvOverlayMTU))
-	if err != nil {
-		return hypervisor.Config{}, err
-	}
-	exposed, err := parseExposed(getenv(vmpb.EnvPorts), getenv(vmpb.EnvProbe))
+	config, err := networkConfig(getenv)
 	if err != nil {
 		return hypervisor.Config{}, err
 	}
@@ -164,39 +148,46 @@ func hypervisorConfig(getenv func(string) string, log *slog.Logger) (hypervisor.
 	if err != nil {
 		return hypervisor.Config{}, err
 	}
-	root := getenv(vmpb.EnvRoot)
 	credentials, err := credentialsFor(spec, getenv, log)
 	if err != nil {
 		return hypervisor.Config{}, err
 	}
-	listen := getenv(vmpb.EnvListen)
-	if listen == "" {
-		listen = "[::]:0"
-	}
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
-	return hypervisor.Config{
-		Spec: spec, Paths: hypervisor.PathsFor(spec, root), Network: networks, HostPorts: hostPorts,
-		Switch: getenv(vmpb.EnvSwitch), Overlay: between, Ports: exposed, NoOutside: outside == vmpb.OutsideRefused,
-		Machines:  hypervisor.QEMU{Override: getenv(vmpb.EnvAccelerator)},
-		WriteDisk: files.WriteDisk, Fetch: files.Fetch,
-		Connect: func(target string) (*grpc.ClientConn, error) {
-			return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
-		},
-		Follow:        credentials.FollowAuthorities,
-		IdentityError: credentials.Err,
-		Peers: service.Peers{
-			Listen:    listen,
-			Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), connlimit.Credentials),
-			Authorize: peerMayCall(spec),
-		},
-		Migration: &hypervisor.Migration{
-			Siblings:  siblings,
-			Bandwidth: bandwidth,
-		},
-		DiskServer: siblings.Connect,
-		Watchdog:   startWatchdog,
-		Log:        log,
-	}, nil
+	config.Spec, config.Paths, config.Log = spec, hypervisor.PathsFor(spec, getenv(vmpb.EnvRoot)), log
+	config.Machines = hypervisor.QEMU{Override: getenv(vmpb.EnvAccelerator)}
+	config.WriteDisk, config.Fetch = files.WriteDisk, files.Fetch
+	config.Connect = func(target string) (*grpc.ClientConn, error) {
+		return credentials.Dial(target, identity.Controller(), controller.DialOptions()...)
+	}
+	config.Follow, config.IdentityError = credentials.FollowAuthorities, credentials.Err
+	config.Peers = service.Peers{
+		Listen:    cmp.Or(getenv(vmpb.EnvListen), "[::]:0"),
+		Options:   credentials.ServerOptions(identity.Only(func(peer identity.Peer) bool { return peer.IsController() || isSibling(peer, spec) }), connlimit.Credentials),
+		Authorize: peerMayCall(spec),
+	}
+	config.Migration = &hypervisor.Migration{Siblings: siblings, Bandwidth: bandwidth}
+	config.DiskServer, config.Watchdog = siblings.Connect, startWatchdog
+	return config, nil
+}
+
+// networkConfig returns the part of the configuration that describes the network of the guest.
+func networkConfig(getenv func(string) string) (config hypervisor.Config, err error) {
+	if config.Network, err = parsePrefixes(getenv(vmpb.EnvUserNetwork)); err != nil {
+		return config, fmt.Errorf("%s: %w", vmpb.EnvUserNetwork, err)
+	}
+	if config.HostPorts, err = parsePorts(getenv(vmpb.EnvHostPorts)); err != nil {
+		return config, fmt.Errorf("%s: %w", vmpb.EnvHostPorts, err)
+	}
+	outside := getenv(vmpb.EnvOutside)
+	if outside != "" && outside != vmpb.OutsideRefused {
+		return config, fmt.Errorf("%s: %q is not %s", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
+	}
+	config.Switch, config.NoOutside = getenv(vmpb.EnvSwitch), outside == vmpb.OutsideRefused
+	if config.Overlay, err = parseOverlay(getenv(vmpb.EnvOverlay), getenv(vmpb.EnvOverlayMTU)); err != nil {
+		return config, err
+	}
+	config.Ports, err = parseExposed(getenv(vmpb.EnvPorts), getenv(vmpb.EnvProbe))
+	return config, err
 }
 
 // isSibling reports whether a peer is a hypervisor of the same VM.

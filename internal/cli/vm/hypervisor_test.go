@@ -47,6 +47,8 @@ func TestHypervisor_RejectsInvalidEnvironment(t *testing.T) {
 		"overlay no port":   {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "10.0.0.1"}, []string{vmpb.EnvOverlay, "10.0.0.1"}},
 		"overlay name":      {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "example.com:8462"}, []string{vmpb.EnvOverlay, "example.com"}},
 		"overlay MTU":       {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "[10.0.0.1]:8462", vmpb.EnvOverlayMTU: "large"}, []string{vmpb.EnvOverlayMTU, "large"}},
+		"no probe":          {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvPorts: "80"}, []string{vmpb.EnvProbe}},
+		"port":              {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvPorts: "80,0", vmpb.EnvProbe: "tcp://:80"}, []string{vmpb.EnvPorts, `"0"`}},
 		"host port":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvHostPorts: "16443,99999"}, []string{vmpb.EnvHostPorts, "99999"}},
 	}
 	for name, tc := range cases {

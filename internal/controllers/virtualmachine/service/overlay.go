@@ -392,19 +392,11 @@ func (o *overlays) find(ctx context.Context, key types.NamespacedName) (*overlay
 	switch {
 	case !announced && o.restarted[key] == active:
 		return &overlaypb.Peer{State: overlaypb.Peer_STATE_UNCHANGED}, nil
-	case has.run != active.run || !ofPod(pod, has.endpoint.Addr()):
+	// A hypervisor that announces the address of another Pod or host could direct the packets of all others to it.
+	case has.run != active.run || !hasPodAddress(pod, has.endpoint.Addr()):
 		return nil, nil
 	}
 	return &overlaypb.Peer{
 		State: overlaypb.Peer_STATE_PRESENT, PublicKey: has.publicKey, Endpoint: has.endpoint.String(), Addresses: addresses,
 	}, nil
-}
-
-// ofPod reports whether an address is that of a Pod, not only of its host. A hypervisor that announces another one could direct the
-// packets of all others to it.
-func ofPod(pod *corev1.Pod, address netip.Addr) bool {
-	return slices.ContainsFunc(pod.Status.PodIPs, func(of corev1.PodIP) bool {
-		parsed, err := netip.ParseAddr(of.IP)
-		return err == nil && parsed.Unmap() == address.Unmap()
-	})
 }

@@ -116,12 +116,18 @@ func addressOf(ctx context.Context) netip.Addr {
 
 // hasAddress reports whether a Pod or its host has an address.
 func hasAddress(pod *corev1.Pod, address netip.Addr) bool {
-	is := func(text string) bool {
-		parsed, err := netip.ParseAddr(text)
-		return err == nil && parsed.Unmap() == address
-	}
-	return slices.ContainsFunc(pod.Status.PodIPs, func(of corev1.PodIP) bool { return is(of.IP) }) ||
-		slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return is(of.IP) })
+	return hasPodAddress(pod, address) ||
+		slices.ContainsFunc(pod.Status.HostIPs, func(of corev1.HostIP) bool { return sameAddress(of.IP, address) })
+}
+
+// hasPodAddress reports whether a Pod has an address, not only its host.
+func hasPodAddress(pod *corev1.Pod, address netip.Addr) bool {
+	return slices.ContainsFunc(pod.Status.PodIPs, func(of corev1.PodIP) bool { return sameAddress(of.IP, address) })
+}
+
+func sameAddress(text string, address netip.Addr) bool {
+	parsed, err := netip.ParseAddr(text)
+	return err == nil && parsed.Unmap() == address.Unmap()
 }
 
 // boundPod returns the Pod to which a token is bound.

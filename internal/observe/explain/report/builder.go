@@ -215,14 +215,7 @@ func (b *Builder) Show(events Events, worth func(*corev1.Event) bool) {
 		if !worth(event) {
 			continue
 		}
-		count := event.Count
-		if event.Series != nil {
-			count = event.Series.Count
-		}
-		b.Events = append(b.Events, Event{
-			At: Time(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
-			Reason: event.Reason, Text: Clause(event.Message), Count: max(count, 1),
-		})
+		b.Events = append(b.Events, EventOf(event))
 	}
 	b.Events = b.Events[max(0, len(b.Events)-most):]
 }

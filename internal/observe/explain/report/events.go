@@ -83,3 +83,15 @@ func Names(event *corev1.Event, name string) bool {
 func ScaledDown(event *corev1.Event, set string) bool {
 	return set != "" && CauseOf(event) == v1alpha1.CauseScaledDown && Names(event, set)
 }
+
+// EventOf returns what a report shows of an event.
+func EventOf(event *corev1.Event) Event {
+	count := event.Count
+	if event.Series != nil {
+		count = event.Series.Count
+	}
+	return Event{
+		At: Time(event), Type: event.Type, Object: event.InvolvedObject.Kind + " " + event.InvolvedObject.Name,
+		Reason: event.Reason, Text: Clause(event.Message), Count: max(count, 1),
+	}
+}

@@ -63,13 +63,11 @@ func (o *oob) present() (Guest, error) {
 // DialGuest connects to a TCP port of the guest. It returns an error if the guest does not run in this process, or does
 // not accept the connection within five seconds.
 func (o *oob) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
-	guest := o.guest.Load()
-	if guest == nil {
-		return nil, errors.New("the VM is not running here")
+	guest, err := o.present()
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	return (*guest).DialGuest(ctx, port)
+	return dialGuest(ctx, guest, uint32(port))
 }
 
 // Reset implements vmpb.OOBManagementServer.
