@@ -59,7 +59,7 @@ func newPool(namespace, name string, replicas int32) []client.Object {
 	labels := map[string]string{"pool": name}
 	return []client.Object{
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"userData": []byte("token: <<BOOTSTRAP_TOKEN>> the-secret")}},
-		classOf(namespace, name, name), classOf(namespace, name+"-next", name),
+		classOf(namespace, name, name),
 		&v1alpha1.MachineDeployment{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 			Spec: v1alpha1.MachineDeploymentSpec{
@@ -85,8 +85,8 @@ func tiles(class string) string {
 	return fmt.Sprintf(`document.querySelectorAll(".tile.%s").length`, class)
 }
 
-// TestUI_ShowsPool follows a pool in a browser: its machines become Running, a button scales it, and a new class replaces
-// its machines within the bounds.
+// TestUI_ShowsPool follows a pool in a browser: its machines become Running, a button scales it, a rollout reports that it
+// waits for a class, and then replaces the machines within the bounds.
 func TestUI_ShowsPool(t *testing.T) {
 	e := env.NewPair(t)
 	dir := t.TempDir()
@@ -122,14 +122,19 @@ func TestUI_ShowsPool(t *testing.T) {
 	page.Click(".ask footer button", "Pause")
 	page.Await(`document.querySelector(".pill").innerText === "Paused"`)
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"spec":{"class":{"name":"pool-next"}}}}}`))
-	if err := e.Client.Patch(t.Context(), newPool(e.Namespace, "pool", 5)[3], patch); err != nil {
+	if err := e.Client.Patch(t.Context(), newPool(e.Namespace, "pool", 5)[2], patch); err != nil {
 		t.Fatal(err)
 	}
 	browser.Evaluate[any](page, `window.most = 0; new MutationObserver(() => { most = Math.max(most, document.querySelectorAll(".tile").length) }).observe(document, { childList: true, subtree: true })`)
 	page.Click(".actions button", "Resume")
 	page.Click(".ask footer button", "Resume")
+	// The rollout waits for the class of the first new machine.
 	page.Await(`document.querySelectorAll(".part").length === 2 && document.body.innerText.includes("Rolling out revision 2")`)
+	page.Await(`document.body.innerText.includes('MachineClass "pool-next" not found')`)
 	page.Screenshot(t, "rollout")
+	if err := e.Client.Create(t.Context(), classOf(e.Namespace, "pool-next", "pool")); err != nil {
+		t.Fatal(err)
+	}
 	page.Await(tiles("ok") + ` === 5 && document.querySelectorAll(".part").length === 1 && document.querySelector(".pill").innerText === "Complete"`)
 	if most := browser.Evaluate[int](page, `most`); most > 6 {
 		t.Errorf("the page showed %d machines, want at most 5 and 1 of the surge", most)
