@@ -190,6 +190,59 @@ func (h *kubeadmHarness) workload() kubernetes.Interface {
 	return made
 }
 
+// TestKubeadmControlPlane_IsUpdatedInPlace checks that a KubeadmControlPlane keeps its machines and their VMs if its new
+// template differs only in what the driver can change.
+func TestKubeadmControlPlane_IsUpdatedInPlace(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	h := newKubeadmHarness(t)
+	h.registerExtension(h.managerWithWebhooks())
+	h.balancer()
+	h.declare()
+	h.hasControlPlane(1)
+	// With fewer than three machines, or with a surge, the first machine of a rollout is always a new one.
+	h.patch("KubeadmControlPlane", h.cluster,
+		`{"spec":{"replicas":3,"rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":0}}}}}`)
+	h.hasControlPlane(3)
+	before, machines := h.vmsOfControlPlane(gomega.NewWithT(t)), h.controlPlaneMachines(gomega.NewWithT(t))
+
+	tagged := h.cluster + "-control-plane-tagged"
+	h.harness.template(tagged, fmt.Sprintf(
+		`{"pool":%q,"nodeLabels":{"node-role.kubernetes.io/control-plane":""},"tags":{"a":"1"}}`, h.cluster))
+	h.patch("KubeadmControlPlane", h.cluster,
+		fmt.Sprintf(`{"spec":{"machineTemplate":{"spec":{"infrastructureRef":{"name":%q}}}}}`, tagged))
+	h.eventually(func(g gomega.Gomega) {
+		h.playKubeadm(g)
+		for _, id := range h.vmsOfControlPlane(g) {
+			g.Expect(before).To(gomega.ContainElement(id), "a VM was replaced")
+			g.Expect(h.vmsByID(g)[id].Tags).To(gomega.HaveKeyWithValue("a", "1"))
+		}
+		for _, name := range h.controlPlaneMachines(g) {
+			infra := h.get(g, "MillwrightMachine", name)
+			g.Expect(infra.GetAnnotations()).To(gomega.HaveKeyWithValue("cluster.x-k8s.io/cloned-from-name", tagged))
+			for _, object := range []*unstructured.Unstructured{infra, h.get(g, "Machine", name), h.get(g, "KubeadmConfig", name)} {
+				g.Expect(object.GetAnnotations()).NotTo(gomega.HaveKey(updating), "%s %s", object.GetKind(), name)
+			}
+		}
+	})
+	h.hasControlPlane(3)
+	g := gomega.NewWithT(t)
+	g.Expect(h.controlPlaneMachines(g)).To(gomega.ConsistOf(machines))
+	g.Expect(h.vmsOfControlPlane(g)).To(gomega.ConsistOf(before))
+}
+
+// vmsOfControlPlane returns the provider IDs of the control plane's VMs.
+func (h *kubeadmHarness) vmsOfControlPlane(g gomega.Gomega) []string {
+	machines := h.controlPlaneMachines(g)
+	var ids []string
+	for id, vm := range h.vmsByID(g) {
+		if vm.GoneAt.IsZero() && slices.Contains(machines, vm.Machine) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // TestKubeadmControlPlane_BootstrapDataReachesVM checks that the bootstrap data of the first machine of the released
 // template reach its virtual machine unchanged.
 func TestKubeadmControlPlane_BootstrapDataReachesVM(t *testing.T) {

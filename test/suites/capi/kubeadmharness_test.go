@@ -118,7 +118,7 @@ func runProvider(ctx context.Context, plane *controlplane.ControlPlane, director
 	err = plane.StartChild(ctx, controlplane.Child{
 		Name: user, Path: path, Grace: 10 * time.Second,
 		Args: []string{
-			"--kubeconfig", kubeconfig, "--webhook-port", fmt.Sprint(webhooks), "--webhook-cert-dir", dir,
+			"--kubeconfig", kubeconfig, "--feature-gates", coreFeatures, "--webhook-port", fmt.Sprint(webhooks), "--webhook-cert-dir", dir,
 			"--health-addr", fmt.Sprintf("127.0.0.1:%d", health), "--diagnostics-address", "0", "--insecure-diagnostics",
 			"--sync-period", kubeadmSync.String(),
 		},
