@@ -56,7 +56,7 @@ for contract in "${contracts[@]}"; do
 		- {name: millwright, newName: "$image", newTag: "$version"}
 	END
 	"$kubectl" kustomize --load-restrictor=LoadRestrictionsNone "$scratch" >"$out/infrastructure-components.yaml"
-	cp "$sources/$contract"/{metadata,cluster-template,cluster-template-*}.yaml "$out/"
+	cp "$sources/$contract"/{metadata,cluster-template,cluster-template-*,clusterclass-*}.yaml "$out/"
 	cat >"$scratch/$contract/clusterctl.yaml" <<-END
 		providers:
 		- name: ${provider#infrastructure-}

@@ -2,6 +2,7 @@ package capi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +18,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -129,7 +131,51 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 	if err := awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health)); err != nil {
 		return err
 	}
+	if err := convert(ctx, c.Client, crds, webhooks, certificate); err != nil {
+		return err
+	}
 	return registerWebhooks(ctx, c.Client, webhooks, certificate)
+}
+
+// convert makes the API server convert objects of the kinds in a directory between their versions by a manager's
+// webhooks, as the components of a release do.
+func convert(ctx context.Context, c client.Client, crds string, port int, caBundle []byte) error {
+	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.Unmarshal(text, crd); err != nil {
+			return fmt.Errorf("reading %s: %w", file, err)
+		}
+		if len(crd.Spec.Versions) == 1 {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"conversion": apiextensionsv1.CustomResourceConversion{
+			Strategy: apiextensionsv1.WebhookConverter,
+			Webhook: &apiextensionsv1.WebhookConversion{
+				ClientConfig: &apiextensionsv1.WebhookClientConfig{
+					URL: ptr.To(fmt.Sprintf("https://127.0.0.1:%d/convert", port)), CABundle: caBundle,
+				},
+				ConversionReviewVersions: []string{"v1"},
+			},
+		}}})
+		if err != nil {
+			return err
+		}
+		named := &unstructured.Unstructured{}
+		named.SetGroupVersionKind(crdKind)
+		named.SetName(crd.Name)
+		if err := c.Patch(ctx, named, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return fmt.Errorf("setting the conversion of %s: %w", crd.Name, err)
+		}
+	}
+	return nil
 }
 
 // fitContract changes our CRDs as the components for this contract do.

@@ -251,7 +251,7 @@ func TestKubeadmControlPlane_BootstrapDataReachesVM(t *testing.T) {
 	h := newKubeadmHarness(t)
 	h.managerOfVMs()
 	h.balancer()
-	h.released(h.cluster, "--flavor", "development", "--control-plane-machine-count", "3", "--worker-machine-count", "1")
+	h.released(contract, h.cluster, nil, "--flavor", "development", "--control-plane-machine-count", "3", "--worker-machine-count", "1")
 	h.eventually(func(g gomega.Gomega) {
 		g.Expect(h.controlPlaneMachines(g)).To(gomega.HaveLen(1), "the others wait for the first")
 		vms := h.list(g, "VirtualMachine")

@@ -91,6 +91,9 @@ func startProvider(ctx context.Context, c *env.Cluster, directory string) error 
 	if err != nil {
 		return err
 	}
+	if err := convert(ctx, c.Client, crds, webhooks, certificate); err != nil {
+		return err
+	}
 	manifest, err := coreFile(directory, "webhook", "manifests.yaml")
 	if err != nil {
 		return err

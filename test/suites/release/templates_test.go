@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
@@ -26,15 +27,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// flavors are the templates with their required variables. The default template has no name.
-var flavors = map[string][]string{
-	"": {
-		"CONTROL_PLANE_ENDPOINT_HOST=10.0.0.10", "MILLWRIGHT_IMAGE_URL=https://images.example.com/node.qcow2",
-		"MILLWRIGHT_IMAGE_CHECKSUM=sha256:" + strings.Repeat("0", 64),
-	},
-	"development": nil,
-	"sim":         nil,
+// requiredVariables are those of the templates for virtual machines with an image of one's own.
+var requiredVariables = []string{
+	"CONTROL_PLANE_ENDPOINT_HOST=10.0.0.10", "MILLWRIGHT_IMAGE_URL=https://images.example.com/node.qcow2",
+	"MILLWRIGHT_IMAGE_CHECKSUM=sha256:" + strings.Repeat("0", 64),
 }
+
+// flavors are the templates with their required variables. The default template has no name.
+var flavors = map[string][]string{"": requiredVariables, "topology": requiredVariables, "development": nil, "sim": nil}
 
 // TestTemplates_AreValid (K4) checks that an API server with the kinds of Cluster API and its kubeadm providers
 // accepts the rendered templates with strict validation.
@@ -55,7 +55,9 @@ func TestTemplates_AreValid(t *testing.T) {
 					there[object.GetKind()+" "+object.GetName()] = true
 				}
 				for _, object := range rendered {
-					if object.GetNamespace() != e.Namespace || !strings.HasPrefix(object.GetName(), "1234") {
+					// Clusters of a class share it and its templates.
+					shared := flavor == "topology" && strings.HasPrefix(object.GetName(), "millwright")
+					if object.GetNamespace() != e.Namespace || !shared && !strings.HasPrefix(object.GetName(), "1234") {
 						t.Errorf("%s %s is in namespace %s", object.GetKind(), object.GetName(), object.GetNamespace())
 					}
 					refers(t, object.Object, there)
@@ -63,13 +65,29 @@ func TestTemplates_AreValid(t *testing.T) {
 						t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 					}
 				}
-				workers := only(t, rendered, "MachineDeployment")
-				if replicas := fmt.Sprint(workers.Object["spec"].(map[string]any)["replicas"]); replicas != "5" {
-					t.Errorf("%s workers", replicas)
+				if replicas := workerReplicas(t, rendered, flavor); replicas != 5 {
+					t.Errorf("%d workers", replicas)
 				}
 			})
 		}
 	}
+}
+
+// workerReplicas returns the number of workers, which a Cluster of a class contains itself.
+func workerReplicas(t *testing.T, rendered []*unstructured.Unstructured, flavor string) int64 {
+	t.Helper()
+	var pool map[string]any
+	if flavor == "topology" {
+		pools, _, _ := unstructured.NestedSlice(only(t, rendered, "Cluster").Object, "spec", "topology", "workers", "machineDeployments")
+		if len(pools) != 1 {
+			t.Fatalf("the Cluster has the pools %v", pools)
+		}
+		pool = pools[0].(map[string]any)
+	} else {
+		pool = only(t, rendered, "MachineDeployment").Object["spec"].(map[string]any)
+	}
+	replicas, _, _ := unstructured.NestedInt64(pool, "replicas")
+	return replicas
 }
 
 // refers checks that every object that an object refers to is part of the template.
@@ -82,8 +100,9 @@ func refers(t *testing.T, value any, rendered map[string]bool) {
 		}
 	case map[string]any:
 		_, whole := value["metadata"]
-		if kind, ok := value["kind"].(string); ok && !whole && !rendered[fmt.Sprint(kind, " ", value["name"])] {
-			t.Errorf("%s %v is referred to, and is not there", kind, value["name"])
+		name, named := value["name"].(string)
+		if kind, ok := value["kind"].(string); ok && named && !whole && !rendered[kind+" "+name] {
+			t.Errorf("%s %s is referred to, and is not there", kind, name)
 		}
 		if name, ok := value["dataSecretName"]; ok && !rendered[fmt.Sprint("Secret ", name)] {
 			t.Errorf("Secret %v is referred to, and is not there", name)
@@ -148,7 +167,7 @@ func TestTemplates_VariablesAreDocumented(t *testing.T) {
 	for _, name := range []string{"CLUSTER_NAME", "NAMESPACE", "KUBERNETES_VERSION", "CONTROL_PLANE_MACHINE_COUNT", "WORKER_MACHINE_COUNT"} {
 		documented[name] = ""
 	}
-	files := []string{"infrastructure-components.yaml", "cluster-template.yaml", "cluster-template-development.yaml", "cluster-template-sim.yaml"}
+	files := []string{"infrastructure-components.yaml", "cluster-template.yaml", "cluster-template-development.yaml", "cluster-template-sim.yaml", "cluster-template-topology.yaml", "clusterclass-millwright.yaml"}
 	used := map[string]string{}
 	for _, contract := range []string{"v1beta1", "v1beta2"} {
 		for _, file := range files {
