@@ -1627,9 +1627,9 @@ func (x *NodeGroupTemplateNodeInfoRequest) GetId() string {
 // NodeGroupTemplateNodeInfoResponse contains a template of a new node.
 type NodeGroupTemplateNodeInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node in the encoding of Kubernetes. Read up to version 1.34.
+	// The node in the encoding of Kubernetes. Versions up to 1.34 read this field.
 	NodeInfo []byte `protobuf:"bytes,1,opt,name=node_info,json=nodeInfo,proto3" json:"node_info,omitempty"`
-	// The same as bytes. Read by later versions.
+	// The same as bytes. Later versions read this field.
 	NodeBytes []byte `protobuf:"bytes,2,opt,name=node_bytes,json=nodeBytes,proto3" json:"node_bytes,omitempty"`
 	// ResourceSlices of the node in the encoding of Kubernetes.
 	ResourceSliceBytes [][]byte `protobuf:"bytes,3,rep,name=resource_slice_bytes,json=resourceSliceBytes,proto3" json:"resource_slice_bytes,omitempty"`
@@ -1759,7 +1759,7 @@ type NodeGroupAutoscalingOptions struct {
 	MaxNodeProvisionDuration *durationpb.Duration `protobuf:"bytes,10,opt,name=max_node_provision_duration,json=maxNodeProvisionDuration,proto3" json:"max_node_provision_duration,omitempty"`
 	// How long a node may take to become ready.
 	MaxNodeStartupDuration *durationpb.Duration `protobuf:"bytes,11,opt,name=max_node_startup_duration,json=maxNodeStartupDuration,proto3" json:"max_node_startup_duration,omitempty"`
-	// In a group with zero_or_max_node_scaling, some nodes are better than none.
+	// A group with zero_or_max_node_scaling may be scaled up to fewer nodes than its maximum.
 	AllowNonAtomicScaleUpToMax bool `protobuf:"varint,12,opt,name=allow_non_atomic_scale_up_to_max,json=allowNonAtomicScaleUpToMax,proto3" json:"allow_non_atomic_scale_up_to_max,omitempty"`
 	unknownFields              protoimpl.UnknownFields
 	sizeCache                  protoimpl.SizeCache

@@ -35,7 +35,7 @@ const (
 type OperationType int32
 
 const (
-	// Not set. Rejected.
+	// Not set. This value is rejected.
 	OperationType_OT_UNKNOWN OperationType = 0
 	// CreateMachine.
 	OperationType_OT_CREATE_MACHINE OperationType = 1
@@ -217,8 +217,8 @@ type Registration struct {
 	// is "machine.sapcloud.io/v1alpha1".
 	ApiVersion string `protobuf:"bytes,2,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Random text that the process generates when it starts and then keeps. If a driver with the same text and
-	// kind is already registered, its stream is closed, because the connection was lost. 16 to 64 bytes.
-	// Required, and confidential.
+	// kind is already registered, its stream is closed, because the connection was lost. The text must have 16
+	// to 64 bytes, and is confidential. Required.
 	Instance string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Operations that the driver supports. The manager does not send any others; it treats them as
 	// Unimplemented. OT_CREATE_MACHINE and OT_DELETE_MACHINE are required.
@@ -558,7 +558,7 @@ type Operation struct {
 	// For OT_UPDATE_MACHINE: the provider specification that the VM was created from, as JSON. Empty if it is
 	// not known.
 	MadeFrom []byte `protobuf:"bytes,11,opt,name=made_from,json=madeFrom,proto3" json:"made_from,omitempty"`
-	// For OT_UPDATE_MACHINE: only respond with the changes, without performing them.
+	// For OT_UPDATE_MACHINE: whether the driver only responds with the changes, without performing them.
 	DryRun        bool `protobuf:"varint,12,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

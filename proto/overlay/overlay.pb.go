@@ -31,7 +31,7 @@ const (
 	Peer_STATE_UNKNOWN Peer_State = 0
 	// The virtual machine is at the endpoint.
 	Peer_STATE_PRESENT Peer_State = 1
-	// The virtual machine is nowhere. Its last key is revoked.
+	// The virtual machine has no location. Its last key is revoked.
 	Peer_STATE_ABSENT Peer_State = 2
 	// The VM controller has restarted, and the hypervisor has not announced its endpoint since. The caller keeps what
 	// it has.
@@ -161,7 +161,7 @@ type JoinRequest struct {
 	Us *Process `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
 	// The X25519 public key of the caller, 32 bytes. A process generates its key when it starts and never stores it.
 	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// IP address and UDP port of the caller, of its Pod.
+	// IP address of the caller's Pod, and UDP port of the caller.
 	Endpoint      string `protobuf:"bytes,3,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2,10 +2,10 @@ package vmpb
 
 // Metadata of OOBManagement.Console. Addition.
 const (
-	// MetadataReplay in a request is whether a console begins with its last output: ReplayNone is not.
-	// Absent, or anything else: it does. In the answer's header it is the number of bytes that the last
-	// output has, which come first.
+	// MetadataReplay is the key that specifies whether a console begins with its last output. In a request, the
+	// value ReplayNone means that it does not. If the key is absent or has another value, it does. In the header of
+	// the response, the value is the number of bytes of the last output, which are sent first.
 	MetadataReplay = "millwright-replay"
-	// ReplayNone has a console begin with what is said from now on.
+	// ReplayNone is the value of MetadataReplay for a console that begins with new output.
 	ReplayNone = "none"
 )

@@ -14,8 +14,8 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// additions is what our protocol has and the origin does not. Each has a number that
-// the origin does not use, so a party that knows only the origin is not disturbed.
+// additions are the definitions that the origin does not have. Their numbers are not used in the origin, so they do
+// not affect a party that knows only the origin.
 var additions = map[string]string{
 	"VMSpec.uuid":             "8 optional string, JSON uuid",
 	"VMSpec.resources":        "9 optional metropolis.proto.vm.Resources, JSON resources",
@@ -156,9 +156,8 @@ var additions = map[string]string{
 	"MigrationProtocol.QemuNBD.constraint_disks_served":        "10 optional bool, JSON constraintDisksServed",
 }
 
-// Whatever the origin defines is here under the same name, with the same number and
-// type; what is here beyond it is listed above.
-func TestProtocolIsTheOriginAndTheAdditions(t *testing.T) {
+// TestProtocol_ConsistsOfOriginAndAdditions checks names, numbers and types.
+func TestProtocol_ConsistsOfOriginAndAdditions(t *testing.T) {
 	want := flatten(readOrigin(t))
 	if len(want) != 77 {
 		t.Fatalf("the origin has %d definitions, want 77: was its file changed?", len(want))
@@ -174,8 +173,8 @@ func TestProtocolIsTheOriginAndTheAdditions(t *testing.T) {
 	}
 }
 
-// A sender or receiver that was built from the origin would find these elsewhere.
-func TestPackageIsThatOfTheOrigin(t *testing.T) {
+// TestProtocol_HasPackageOfOrigin checks the package, which is part of the names of services.
+func TestProtocol_HasPackageOfOrigin(t *testing.T) {
 	if want, got := readOrigin(t).Package(), vmpb.File_metropolis_vm_vm_proto.Package(); want != got {
 		t.Errorf("package %s, want %s", got, want)
 	}
@@ -202,7 +201,7 @@ func readOrigin(t *testing.T) protoreflect.FileDescriptor {
 	return file
 }
 
-// flatten describes everything in a file by its name below the package.
+// flatten returns descriptions of all definitions in a file. The keys are names without the package.
 func flatten(file protoreflect.FileDescriptor) map[string]string {
 	out := definitions{prefix: len(file.Package()) + 1, found: map[string]string{}}
 	out.addMessages(file.Messages())
@@ -217,7 +216,7 @@ func flatten(file protoreflect.FileDescriptor) map[string]string {
 	return out.found
 }
 
-// definitions collects descriptions by name, of which it cuts the package.
+// definitions collects descriptions by name, without the package.
 type definitions struct {
 	prefix int
 	found  map[string]string
@@ -245,7 +244,7 @@ func (d definitions) addEnums(enums protoreflect.EnumDescriptors) {
 		d.add(enum, "enum")
 		for j := range enum.Values().Len() {
 			value := enum.Values().Get(j)
-			// The full name of a value lies beside its enum, not in it.
+			// The full name of a value contains the parent of its enum, not the enum.
 			d.found[fmt.Sprintf("%s.%s", enum.FullName()[d.prefix:], value.Name())] = fmt.Sprint(value.Number())
 		}
 	}
