@@ -32,7 +32,7 @@ type Driver struct {
 	key  []byte
 
 	mu      sync.Mutex
-	session *session // nil: not connected
+	session *session // nil if not connected
 	last    *driverpb.Registration
 	left    time.Time
 }

@@ -129,7 +129,7 @@ func TestForget_WhileDeleting(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		is[instance.Pending](t, p.Delete(req)) // a call begins anew, without a back-off
+		is[instance.Pending](t, p.Delete(req)) // a new call begins, without a back-off
 	})
 }
 

@@ -89,7 +89,7 @@ func TestEngine_OutOfRangeTriggersOrphanCollector(t *testing.T) {
 		"never":          {nil, nil, 0},
 		"once":           {[]codes.Code{codes.OutOfRange}, nil, 1},
 		"over and over":  {[]codes.Code{codes.OutOfRange, codes.OutOfRange, codes.OutOfRange}, nil, 1},
-		"anew":           {[]codes.Code{codes.OutOfRange, codes.Unavailable, codes.OutOfRange}, nil, 2},
+		"again":          {[]codes.Code{codes.OutOfRange, codes.Unavailable, codes.OutOfRange}, nil, 2},
 		"something else": {[]codes.Code{codes.Internal}, nil, 0},
 		"of a creation":  {nil, []codes.Code{codes.OutOfRange}, 0},
 	}

@@ -50,7 +50,7 @@ func (s *shelf) replace(l *Limiter, from, to int, made time.Time) {
 	}
 }
 
-// TestLimiter_RatePerHour checks that the limit per hour includes Machines that are already gone, and that it applies anew in
+// TestLimiter_RatePerHour checks that the limit per hour includes Machines that are already gone, and that it applies again in
 // the next hour.
 func TestLimiter_RatePerHour(t *testing.T) {
 	s, l := unknowns(6), &Limiter{}

@@ -81,7 +81,7 @@ func Preserve(machine *v1alpha1.Machine, flag time.Duration) Timeout {
 
 // DrainRestarted returns when the drain of a Machine was restarted after its timeout, or else when it began. It
 // also returns whether the drain was restarted. A restart time in the future is ignored.
-func DrainRestarted(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, anew bool) {
+func DrainRestarted(machine *v1alpha1.Machine, begun, now time.Time) (since time.Time, restarted bool) {
 	noted, err := time.Parse(time.RFC3339, machine.Annotations[v1alpha1.AnnotationKeyDrainSince])
 	if err != nil || noted.After(now) || noted.Before(begun) {
 		return begun, false

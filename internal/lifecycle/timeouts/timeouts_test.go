@@ -50,7 +50,7 @@ func TestTimeout_Precedence(t *testing.T) {
 	}
 }
 
-// TestTimeout_Deadline checks that the timeout starts anew after a time in which the state was unknown.
+// TestTimeout_Deadline checks that the timeout starts again after a time in which the state was unknown.
 func TestTimeout_Deadline(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	hour := Timeout{Duration: time.Hour}
@@ -95,9 +95,9 @@ func TestDrainRestarted(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	now := begun.Add(time.Hour)
 	for name, tc := range map[string]struct {
-		noted string
-		since time.Time
-		anew  bool
+		noted     string
+		since     time.Time
+		restarted bool
 	}{
 		"not noted":        {"", begun, false},
 		"malformed":        {"soon", begun, false},
@@ -111,11 +111,11 @@ func TestDrainRestarted(t *testing.T) {
 		if tc.noted != "" {
 			machine.Annotations = map[string]string{v1alpha1.AnnotationKeyDrainSince: tc.noted}
 		}
-		if since, anew := DrainRestarted(machine, begun, now); !since.Equal(tc.since) || anew != tc.anew {
-			t.Errorf("%s: %s, %t; want %s, %t", name, since, anew, tc.since, tc.anew)
+		if since, restarted := DrainRestarted(machine, begun, now); !since.Equal(tc.since) || restarted != tc.restarted {
+			t.Errorf("%s: %s, %t; want %s, %t", name, since, restarted, tc.since, tc.restarted)
 		}
 	}
-	if since, anew := DrainRestarted(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || anew {
-		t.Errorf("without an annotation and a start: %s, %t", since, anew)
+	if since, restarted := DrainRestarted(&v1alpha1.Machine{}, time.Time{}, now); !since.IsZero() || restarted {
+		t.Errorf("without an annotation and a start: %s, %t", since, restarted)
 	}
 }

@@ -42,7 +42,7 @@ type Command struct {
 	Env []string
 	// Log is the file to which its output is appended. It is created if need be.
 	Log string
-	// DeathSignal is sent by the kernel when this process dies. Zero: none.
+	// DeathSignal is sent by the kernel when this process exits. If zero, no signal is sent.
 	DeathSignal syscall.Signal
 }
 

@@ -63,7 +63,7 @@ func (g *gate) count(open bool) {
 	defer g.mu.Unlock()
 	g.open = open
 	if open {
-		g.names.anew() // numbers depend on the order of appearance
+		g.names.reset() // numbers depend on the order of appearance
 	}
 	g.noteLocked("operations count: %v", open)
 }

@@ -9,7 +9,7 @@ func TestPointName_IsDeterministic(t *testing.T) {
 		a := newAliases()
 		a.keep("pool")
 		a.of("machines", "from-the-preparation")
-		a.anew()
+		a.reset()
 		return []string{
 			a.of("machinesets", "pool"), a.of("machines", first), a.of("machines/status", second),
 			a.of("nodes", first), a.of("machines", second), a.of("machineclasses", ""),

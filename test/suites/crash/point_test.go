@@ -99,12 +99,12 @@ type aliases struct {
 
 func newAliases() *aliases {
 	a := &aliases{kept: map[string]bool{}}
-	a.anew()
+	a.reset()
 	return a
 }
 
-// anew forgets all random names.
-func (a *aliases) anew() {
+// reset forgets all random names.
+func (a *aliases) reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.randomNames, a.turns = map[string]string{}, map[string]int{}

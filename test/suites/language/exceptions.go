@@ -26,8 +26,7 @@ var unread = []string{
 	"LICENSE",
 	"CONTRIBUTING.md", // has the table
 	"test/suites/language",
-	"proto/metropolis", // Metropolis' protocol
-	"config/crd",       // generated from api
+	"config/crd", // generated from api
 	"docs/reference/api",
 	"charts/millwright/crds",
 	"charts/millwright/files", // copies from config
@@ -37,7 +36,7 @@ var unread = []string{
 }
 
 // readExtensions are those of files that hold text.
-var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt"}
+var readExtensions = []string{".go", ".md", ".yaml", ".yml", ".sh", ".proto", ".tpl", ".txt", ".lua", ".py", ".toml", ".conf", ".html"}
 
 // isRead reports whether a file holds text that is to be checked.
 func isRead(name string) bool {

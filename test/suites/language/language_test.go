@@ -76,6 +76,16 @@ func TestTerms_Check(t *testing.T) {
 		}},
 		"page":                       {"p.md", "We hope.\n\nStarts at\nonce, in a `folder`.\n\n```\nfolder\n```\n", []string{`p.md:3: "at once": write immediately`}},
 		"other file, allowed phrase": {"p.yaml", "# all at once\n# folder\n", []string{`p.yaml:2: "folder": write directory`}},
+		"term in two lines of a protocol": {"p.proto", "message A {\n\n  // Ready at\n  // once.\n  bool b = 1;\n}\n", []string{
+			`p.proto:3: "at once": write immediately`,
+		}},
+		"telegram": {"p.go", "package p\n\n// F is the path.\n// Empty: none. If it ends with 0: none.\nconst F = \"\"\n", []string{
+			`p.go:4: "Empty:": write a full sentence, such as "If empty, …"`,
+		}},
+		"telegram in a protocol": {"p.proto", "// The size. 0:\n// unknown.\n// Absent: 30 s.\n", []string{
+			`p.proto:1: "0:": write a full sentence, such as "If empty, …"`,
+			`p.proto:3: "Absent:": write a full sentence, such as "If empty, …"`,
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := terms.check(test.path, test.source)

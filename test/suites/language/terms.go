@@ -52,7 +52,8 @@ func anyOf(patterns []string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(patterns, "|") + `)s?\b`)
 }
 
-// check returns a message for each term in a file that must not appear there.
+// check returns a message for each term in a file that must not appear there, and for each sentence in telegraphic
+// style.
 func (t *terms) check(path, source string) ([]string, error) {
 	texts, err := textsOf(path, source)
 	if err != nil {
@@ -70,8 +71,24 @@ func (t *terms) check(path, source string) ([]string, error) {
 			line := text.line + strings.Count(words[:at[0]], "\n")
 			messages = append(messages, fmt.Sprintf("%s:%d: %q: write %s", path, line, term, t.write[term]))
 		}
+		if !text.name {
+			messages = append(messages, telegrams(path, text)...)
+		}
 	}
 	return messages, nil
+}
+
+// telegram matches the condition of a sentence in telegraphic style, such as "Empty: none.".
+var telegram = regexp.MustCompile(`(?m)(?:^|[.;)]\s)(Empty|Absent|Missing|Unset|Not set|Nil|nil|Zero|0|True|False|None|Otherwise):\s`)
+
+// telegrams returns a message for each sentence of a text that has a colon instead of words.
+func telegrams(path string, text text) []string {
+	var messages []string
+	for _, at := range telegram.FindAllStringSubmatchIndex(text.words, -1) {
+		line := text.line + strings.Count(text.words[:at[2]], "\n")
+		messages = append(messages, fmt.Sprintf("%s:%d: %q: write a full sentence, such as \"If empty, …\"", path, line, text.words[at[2]:at[3]]+":"))
+	}
+	return messages
 }
 
 // onlyLines removes everything but the ends of lines.

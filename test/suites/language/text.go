@@ -21,8 +21,8 @@ type text struct {
 }
 
 // textsOf returns what a person reads in a file: of Go files the comments, the sentences in string
-// literals, and the declared names; of Markdown files everything except code; of other files every
-// line. Generated files have none, since their text comes from the files they are generated from.
+// literals, and the declared names; of Markdown files everything except code; of other files everything.
+// Generated files have none, since their text comes from the files they are generated from.
 func textsOf(path, source string) ([]text, error) {
 	switch filepath.Ext(path) {
 	case ".go":
@@ -30,7 +30,7 @@ func textsOf(path, source string) ([]text, error) {
 	case ".md":
 		return textsOfMarkdown(source), nil
 	default:
-		return textsOfLines(source), nil
+		return paragraphsOf(source), nil
 	}
 }
 
@@ -128,6 +128,24 @@ var code = regexp.MustCompile("`[^`]*`" + `|\]\([^)]*\)|https?://\S+`)
 
 // withoutCode removes code in backquotes and the addresses of links.
 func withoutCode(words string) string { return code.ReplaceAllString(words, "`code`") }
+
+// paragraphsOf returns the paragraphs of a file without the markers of comments, since a term may be split between two
+// lines.
+func paragraphsOf(source string) []text {
+	paragraphs := []text{{line: 1}}
+	for _, line := range textsOfLines(source) {
+		words := commentMarker.ReplaceAllString(line.words, "")
+		if strings.TrimSpace(words) == "" {
+			paragraphs = append(paragraphs, text{line: line.line + 1})
+			continue
+		}
+		paragraphs[len(paragraphs)-1].words += words + "\n"
+	}
+	return paragraphs
+}
+
+// commentMarker matches the beginning of a comment's line, in files that are neither Go nor Markdown.
+var commentMarker = regexp.MustCompile(`^\s*(//|#+)\s*`)
 
 // textsOfMarkdown returns the paragraphs of a page, since a term may be split between two lines.
 func textsOfMarkdown(source string) []text {

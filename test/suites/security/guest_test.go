@@ -282,7 +282,7 @@ func TestGuest_CannotRemoveTemplateLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.guest(machine, annotation(v1alpha1.AnnotationKeyLastAppliedNodeTemplate, string(record))(""))
-	m.eventually("the record is written anew", func() bool {
+	m.eventually("the record is written again", func() bool {
 		return read() && node.Annotations[v1alpha1.AnnotationKeyLastAppliedNodeTemplate] != string(record)
 	})
 	if !hasTaint(node, ours) || node.Labels[restricted] != "no" {

@@ -17,7 +17,7 @@ func NewBuilder(kinds *runtime.Scheme) *fake.ClientBuilder {
 	return fake.NewClientBuilder().WithScheme(kinds).WithTypeConverters(converters()...)
 }
 
-// converters are type converters that every fake client would otherwise create anew, from a new scheme of all
+// converters are type converters that every fake client would otherwise create itself, from a new scheme of all
 // Kubernetes kinds.
 var converters = sync.OnceValue(func() []managedfields.TypeConverter {
 	return []managedfields.TypeConverter{
