@@ -248,7 +248,7 @@ type MachineDeploymentStatus struct {
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	// +optional
 	PreservedFailedReplicas int32 `json:"preservedFailedReplicas,omitempty"`
-	// UnavailableReplicas is the number of machines that the sets desire and that cannot be used.
+	// UnavailableReplicas is the desired number of machines of all sets, minus the number of available machines.
 	// +optional
 	UnavailableReplicas int32 `json:"unavailableReplicas,omitempty"`
 	// Conditions of the deployment.

@@ -40,7 +40,7 @@ func NewHostrunner() *cobra.Command {
 		Long: `Run the hypervisor Pods of one host of a local cluster, as a kubelet would. "millwright up"
 starts one such process for each host.
 
-SIGTERM stops the hypervisors gracefully. If this process is killed they keep running, and
+SIGTERM stops the hypervisors gracefully. If this process is killed, they keep running, and
 the next one with the same --dir adopts them.`,
 		Example: `  millwright hostrunner --name host-1 --dir hosts/host-1 --kubeconfig hosts/host-1/kubeconfig`,
 		Hidden:  true, // only "up" starts it

@@ -94,7 +94,7 @@ func nothingLeftOut(text []byte, read *v1alpha1.MachineClass) error {
 	} {
 		for name := range quantities.written {
 			if _, ok := quantities.read[corev1.ResourceName(name)]; !ok {
-				return fmt.Errorf("nodeTemplate.%s[%s]: not a valid quantity", field, name)
+				return fmt.Errorf("nodeTemplate.%s[%s]: %v is not a valid quantity; expected a value such as 500m or 4Gi", field, name, quantities.written[name])
 			}
 		}
 	}

@@ -180,7 +180,7 @@ func networkConfig(getenv func(string) string) (config hypervisor.Config, err er
 	}
 	outside := getenv(vmpb.EnvOutside)
 	if outside != "" && outside != vmpb.OutsideRefused {
-		return config, fmt.Errorf("%s: %q is not %s", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
+		return config, fmt.Errorf("%s: unknown value %q; expected %s or an empty value", vmpb.EnvOutside, outside, vmpb.OutsideRefused)
 	}
 	config.Switch, config.NoOutside = getenv(vmpb.EnvSwitch), outside == vmpb.OutsideRefused
 	if config.Overlay, err = parseOverlay(getenv(vmpb.EnvOverlay), getenv(vmpb.EnvOverlayMTU)); err != nil {
@@ -218,7 +218,7 @@ func credentialsFor(spec *vmpb.VMSpec, getenv func(string) string, log *slog.Log
 		return credentials, nil
 	}
 	if !files.Complete() {
-		return nil, fmt.Errorf("%s, %s, %s: one is missing", vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile)
+		return nil, fmt.Errorf("%s, %s, %s: set all or none", vmpb.EnvCertFile, vmpb.EnvKeyFile, vmpb.EnvAuthorityFile)
 	}
 	pod, err := hypervisor.PodName(spec)
 	if err != nil {

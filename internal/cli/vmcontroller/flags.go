@@ -106,7 +106,7 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	_, err = netip.ParseAddr(f.advertise)
 	wrong.If(name != "" && err != nil, "--advertise-address: %q is not an IP address, which --service requires", f.advertise)
 	wrong.If(name == "" && c.Service.Endpoint == "", "--endpoint: required without --service")
-	wrong.If((f.certificate == "") != (f.key == ""), "--authority-cert-file, --authority-private-key-file: one is missing")
+	wrong.If((f.certificate == "") != (f.key == ""), "--authority-cert-file, --authority-private-key-file: set both or neither")
 	f.identity.validate(wrong)
 	wrong.If(!f.identity.files.None() && f.certificate != "", "--authority-cert-file: cannot be used with --identity-cert-file")
 	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")

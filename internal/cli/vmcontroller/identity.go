@@ -30,7 +30,7 @@ func (i *identityFlags) add(set *pflag.FlagSet) {
 }
 
 func (i *identityFlags) validate(wrong *args.Problems) {
-	wrong.If(!i.files.None() && !i.files.Complete(), "--identity-cert-file, --identity-private-key-file, --identity-authority-file: one is missing")
+	wrong.If(!i.files.None() && !i.files.Complete(), "--identity-cert-file, --identity-private-key-file, --identity-authority-file: set all or none")
 	wrong.If(i.driver != "" && i.files.None(), "--hypervisor-identity-driver: requires --identity-cert-file")
 	wrong.If(len(i.attributes) > 0 && i.driver == "", "--hypervisor-identity-attribute: requires --hypervisor-identity-driver")
 	for _, attribute := range i.attributes {

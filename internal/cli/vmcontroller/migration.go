@@ -26,8 +26,8 @@ func (m *Migrations) Add(set *pflag.FlagSet) {
 
 // Validate adds all problems with the flags.
 func (m *Migrations) Validate(wrong *args.Problems) {
-	wrong.If(m.perHost < 0, "--vm-migrations-per-host: %d is negative", m.perHost)
-	wrong.If(m.bandwidth.Sign() < 0, "--vm-migration-bandwidth: %s is negative", m.bandwidth.String())
+	wrong.If(m.perHost < 0, "--vm-migrations-per-host: must not be negative")
+	wrong.If(m.bandwidth.Sign() < 0, "--vm-migration-bandwidth: must not be negative")
 	wrong.If(m.time < manager.MinVMMigrationTime, "--vm-migration-timeout: %s is less than the %s of a shutdown", m.time, manager.MinVMMigrationTime)
 }
 

@@ -35,12 +35,12 @@ func (p *pods) add(set *pflag.FlagSet) {
 
 // validate adds all problems with the flags.
 func (p *pods) validate(wrong *args.Problems, accelerator string) {
-	wrong.If(p.user < 0, "--hypervisor-user: %d is negative", p.user)
+	wrong.If(p.user < 0, "--hypervisor-user: must not be negative")
 	for _, group := range p.groups {
-		wrong.If(group < 0, "--hypervisor-groups: %d is negative", group)
+		wrong.If(group < 0, "--hypervisor-groups: %d is not a group ID; must not be negative", group)
 	}
-	wrong.If(p.kvmResource != "" && len(utilvalidation.IsQualifiedName(p.kvmResource)) > 0, "--kvm-resource: %q is not a valid resource name", p.kvmResource)
-	wrong.If(p.kvmDevice != "" && (!path.IsAbs(p.kvmDevice) || path.Clean(p.kvmDevice) != p.kvmDevice), "--kvm-host-path: %q is not an absolute, clean path", p.kvmDevice)
+	wrong.If(p.kvmResource != "" && len(utilvalidation.IsQualifiedName(p.kvmResource)) > 0, "--kvm-resource: %q is not a valid resource name; expected a name such as devices.kubevirt.io/kvm", p.kvmResource)
+	wrong.If(p.kvmDevice != "" && (!path.IsAbs(p.kvmDevice) || path.Clean(p.kvmDevice) != p.kvmDevice), "--kvm-host-path: %q is not an absolute, clean path; expected a path such as /dev/kvm", p.kvmDevice)
 	wrong.If(p.kvmResource != "" && p.kvmDevice != "", "--kvm-host-path: cannot be used with --kvm-resource")
 	for flag, value := range map[string]string{"kvm-resource": p.kvmResource, "kvm-host-path": p.kvmDevice} {
 		wrong.If(value != "" && accelerator == "tcg", "--%s: requires --accelerator=auto or kvm", flag)

@@ -25,7 +25,7 @@ type MachineDeploymentStatusApplyConfiguration struct {
 	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
 	// PreservedFailedReplicas is the number of Failed machines that are preserved.
 	PreservedFailedReplicas *int32 `json:"preservedFailedReplicas,omitempty"`
-	// UnavailableReplicas is the number of machines that the sets desire and that cannot be used.
+	// UnavailableReplicas is the desired number of machines of all sets, minus the number of available machines.
 	UnavailableReplicas *int32 `json:"unavailableReplicas,omitempty"`
 	// Conditions of the deployment.
 	Conditions []MachineDeploymentConditionApplyConfiguration `json:"conditions,omitempty"`

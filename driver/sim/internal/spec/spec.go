@@ -177,9 +177,9 @@ func (s *Spec) check() error {
 	case s.Jitter < 0 || s.Jitter > 1:
 		return fmt.Errorf("jitter: %v is not between 0 and 1", s.Jitter)
 	case s.Capacity < 0:
-		return fmt.Errorf("capacity: %d is negative", s.Capacity)
+		return errors.New("capacity: must not be negative")
 	case s.ZoneCapacity < 0:
-		return fmt.Errorf("zoneCapacity: %d is negative", s.ZoneCapacity)
+		return errors.New("zoneCapacity: must not be negative")
 	}
 	return s.checkChoices()
 }
@@ -212,7 +212,7 @@ func parseDuration(text string, into *time.Duration) error {
 		return fmt.Errorf("%q is not a duration", text)
 	}
 	if d < 0 {
-		return fmt.Errorf("%s is negative", text)
+		return errors.New("must not be negative")
 	}
 	*into = d
 	return nil

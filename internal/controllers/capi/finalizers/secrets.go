@@ -197,7 +197,7 @@ func (s *Secrets) settle(ctx context.Context, secret *corev1.Secret) error {
 		return nil
 	}
 	if err := s.client.Patch(ctx, changed, expectations.Locked(secret)); apierror.IgnoreGone(err) != nil {
-		return fmt.Errorf("finalizer of Secret %s: %w", key.Name, err)
+		return fmt.Errorf("updating the finalizer of Secret %s: %w", key.Name, err)
 	}
 	return nil
 }
