@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -40,6 +42,12 @@ type Detail struct {
 
 	// Revisions are those of a MachineDeployment, the latest first.
 	Revisions []Revision `json:"revisions,omitempty"`
+
+	// Conditions are those of an object of Cluster API and of its infrastructure, whose events are in the report.
+	Conditions []Conditions `json:"conditions,omitempty"`
+	// Infrastructure is the name of the MillwrightMachine of a Machine of Cluster API, and Driver is its driver.
+	Infrastructure string `json:"infrastructure,omitempty"`
+	Driver         string `json:"driver,omitempty"`
 }
 
 // Moment is a time at which a Machine got into a state.
@@ -227,6 +235,11 @@ func (s *Server) events(namespace, poolName, machine string) []report.Event {
 			found = append(found, *event)
 		}
 	}
+	return listed(found)
+}
+
+// listed returns the latest events, the latest first.
+func listed(found report.Events) []report.Event {
 	found.Sort()
 	found = found[max(0, len(found)-maxEvents):]
 	listed := make([]report.Event, 0, len(found))
@@ -268,6 +281,10 @@ func (s *Server) belongs(namespace, poolName, machine string) func(*corev1.Event
 func (s *Server) yamlOf(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
 	var object client.Object
 	switch kind {
+	case capiMachineRow:
+		return s.capiYAML(ctx, "Machine", key)
+	case capiPoolRow:
+		return s.capiYAML(ctx, "MachineDeployment", key)
 	case "machine":
 		object = &v1alpha1.Machine{}
 	case "pool":
@@ -277,7 +294,7 @@ func (s *Server) yamlOf(ctx context.Context, kind string, key types.NamespacedNa
 	case "host":
 		object = &corev1.Node{}
 	default:
-		return "", fmt.Errorf("unknown kind %q; use machine, pool, vm or host", kind)
+		return "", fmt.Errorf("unknown kind %q; use machine, pool, capi-machine, capi-pool, vm or host", kind)
 	}
 	if err := s.options.Control.Get(ctx, key, object); err != nil {
 		return "", err
@@ -287,6 +304,21 @@ func (s *Server) yamlOf(ctx context.Context, kind string, key types.NamespacedNa
 		return "", err
 	}
 	object.GetObjectKind().SetGroupVersionKind(gvk)
+	return textOfObject(object)
+}
+
+func (s *Server) capiYAML(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
+	object, err := s.capiGet(ctx, kind, key)
+	if err != nil {
+		return "", err
+	}
+	if object == nil {
+		return "", apierrors.NewNotFound(schema.GroupResource{Group: capiGroup, Resource: kind}, key.Name)
+	}
+	return textOfObject(object)
+}
+
+func textOfObject(object client.Object) (string, error) {
 	object.SetManagedFields(nil)
 	text, err := yaml.Marshal(object)
 	return string(text), err

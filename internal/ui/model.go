@@ -178,7 +178,7 @@ func rowFor(kind string, s *source, key string) (prefix string, row any) {
 		}
 		return "host", row
 	}
-	return "", nil
+	return capiRowFor(kind, s, key)
 }
 
 // updatePools recomputes the rows of pools.
@@ -201,24 +201,30 @@ func (m *model) updatePools(ctx context.Context, now time.Time) {
 
 func (m *model) updatePoolsOf(ctx context.Context, namespace string, now time.Time) {
 	deployments := objectsOf[*v1alpha1.MachineDeployment](m.sources["MachineDeployment"], namespace)
+	m.showPools("MachineDeployment", "pool", namespace, m.poolFacts(ctx, namespace, deployments, now).rows(now))
+	m.showPools(capiDeployments, capiPoolRow, namespace, m.capiFacts(namespace).rows())
+}
+
+// showPools replaces the rows of a kind of deployments in a namespace. prefix is the kind of the rows.
+func (m *model) showPools(kind, prefix, namespace string, rows []PoolRow) {
 	gone := map[string]bool{}
-	for key := range m.shown["MachineDeployment"] {
+	for key := range m.shown[kind] {
 		if of, _, _ := toolscache.SplitMetaNamespaceKey(key); of == namespace {
 			gone[key] = true
 		}
 	}
-	if m.shown["MachineDeployment"] == nil {
-		m.shown["MachineDeployment"] = map[string]bool{}
+	if m.shown[kind] == nil {
+		m.shown[kind] = map[string]bool{}
 	}
-	for _, row := range m.poolFacts(ctx, namespace, deployments, now).rows(now) {
+	for _, row := range rows {
 		key := row.Namespace + "/" + row.Name
 		m.hub.set(row.ID, row)
-		m.shown["MachineDeployment"][key] = true
+		m.shown[kind][key] = true
 		delete(gone, key)
 	}
 	for key := range gone {
-		m.hub.set(idOf("pool", key), nil)
-		delete(m.shown["MachineDeployment"], key)
+		m.hub.set(idOf(prefix, key), nil)
+		delete(m.shown[kind], key)
 	}
 }
 

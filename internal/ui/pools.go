@@ -23,6 +23,7 @@ import (
 // PoolRow is the row of a MachineDeployment.
 type PoolRow struct {
 	Row
+	// Class is the MachineClass, or the template of the infrastructure in Cluster API.
 	Class    string `json:"class,omitempty"`
 	Strategy string `json:"strategy"`
 	Paused   bool   `json:"paused,omitempty"`
@@ -40,6 +41,14 @@ type PoolRow struct {
 	Deadline int64            `json:"deadline,omitempty"`
 	Waits    []report.Finding `json:"waits,omitempty"`
 	Classes  []string         `json:"classes,omitempty"`
+
+	// Cluster, Version and Managed are set for Cluster API only.
+
+	Cluster string `json:"cluster,omitempty"`
+	// Version is the version of Kubernetes.
+	Version string `json:"version,omitempty"`
+	// Managed reports whether the Cluster's topology determines the spec, so that changes belong there.
+	Managed bool `json:"managed,omitempty"`
 }
 
 // maxWaits limits the findings in a row. The explanation has all.

@@ -64,7 +64,10 @@ type MachineRow struct {
 	Node       string `json:"node,omitempty"`
 	Class      string `json:"class,omitempty"`
 	ProviderID string `json:"providerID,omitempty"`
-	// Code is the error code of the driver, and Message the description of the last operation.
+	// Version is the version of Kubernetes. It is set for Cluster API only.
+	Version string `json:"version,omitempty"`
+	// Code is the error code of the driver, and Message the description of the last operation. In Cluster API, they are
+	// the reason and the message of the condition that the machine waits for.
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Failed reports whether the last operation failed.

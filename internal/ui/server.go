@@ -223,6 +223,10 @@ func (s *Server) call(ctx context.Context, r *http.Request) (any, error) {
 		return s.machineDetail(ctx, key)
 	case "GET pool":
 		return s.poolDetail(ctx, key)
+	case "GET capi-machine":
+		return s.capiMachineDetail(ctx, key)
+	case "GET capi-pool":
+		return s.capiPoolDetail(ctx, key)
 	case "GET events":
 		return s.events(key.Namespace, query.Get("pool"), query.Get("machine")), nil
 	case "GET yaml":

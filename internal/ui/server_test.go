@@ -9,13 +9,17 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	corev1 "k8s.io/api/core/v1"
 
+	infrav1 "github.com/millwright-dev/millwright/api/infrastructure/v1alpha1"
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
@@ -31,12 +35,18 @@ func (fakeClient) IsWatchListSemanticsUnSupported() bool { return true }
 func newFakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, vmv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, vmv1alpha1.AddToScheme, infrav1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...)
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: capiGroup, Version: "v1beta2"}, {Group: capiGroup, Version: "v1beta1"}})
+	for _, object := range objects {
+		if object, ok := object.(*unstructured.Unstructured); ok { // a kind that the cluster has in addition
+			mapper.Add(object.GroupVersionKind(), meta.RESTScopeNamespace)
+		}
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...)
 	for name, of := range map[string]func(corev1.ObjectReference) string{
 		"involvedObject.apiVersion": func(on corev1.ObjectReference) string { return on.APIVersion },
 		"involvedObject.kind":       func(on corev1.ObjectReference) string { return on.Kind },

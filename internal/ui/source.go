@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -52,6 +53,10 @@ type kind struct {
 	labels, fields string
 	// global reports whether the objects have no namespace.
 	global bool
+	// capi is the name of a kind of Cluster API, or empty. Such a kind has no Go type of the client: it is read in the
+	// version that ClusterAPIKind returns, and convert returns what is kept of an object.
+	capi    string
+	convert func(*unstructured.Unstructured) any
 }
 
 // kinds are the watched kinds. Nodes are those of hosts only: the nodes of Machines are shown from the Machines' status,
@@ -64,6 +69,9 @@ func kinds() []kind {
 		{name: "VirtualMachine", object: &vmv1alpha1.VirtualMachine{}, list: &vmv1alpha1.VirtualMachineList{}},
 		{name: "Node", object: &corev1.Node{}, list: &corev1.NodeList{}, labels: vmv1alpha1.HostKey, global: true},
 		{name: "Event", object: &corev1.Event{}, list: &corev1.EventList{}, fields: "involvedObject.apiVersion=" + v1alpha1.SchemeGroupVersion.String()},
+		capiKind[capiDeployment](capiDeployments, "MachineDeployment"),
+		capiKind[capiSet](capiSets, "MachineSet"),
+		capiKind[capiMachine](capiMachines, "Machine"),
 	}
 }
 
@@ -142,8 +150,27 @@ func stateOf(err error) State {
 	return State{Access: AccessLost, Message: err.Error()}
 }
 
+// discover determines the version in which a kind of Cluster API is read.
+func (s *source) discover() error {
+	if s.capi == "" {
+		return nil
+	}
+	of, err := ClusterAPIKind(s.client.RESTMapper(), s.capi)
+	if err != nil {
+		return err
+	}
+	object, list := &unstructured.Unstructured{}, &unstructured.UnstructuredList{}
+	object.SetGroupVersionKind(of)
+	list.SetGroupVersionKind(of.GroupVersion().WithKind(of.Kind + "List"))
+	s.object, s.list = object, list
+	return nil
+}
+
 // probe returns the namespace to watch, which is empty for all.
 func (s *source) probe(ctx context.Context) (string, error) {
+	if err := s.discover(); err != nil {
+		return "", err
+	}
 	namespaces := []string{s.namespace}
 	if s.namespace == "" && s.fallback != "" && !s.global {
 		namespaces = append(namespaces, s.fallback)
@@ -216,7 +243,7 @@ func (s *source) watch(ctx context.Context, namespace string) {
 			return events, seen(err)
 		},
 	}, s.client), s.object, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
-	_ = informer.SetTransform(strip) // fails only after the start, as the next two
+	_ = informer.SetTransform(s.keep) // fails only after the start, as the next two
 	_ = informer.SetWatchErrorHandlerWithContext(func(context.Context, *toolscache.Reflector, error) {})
 	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: s.changed, UpdateFunc: func(_, object any) { s.changed(object) }, DeleteFunc: s.changed,
@@ -237,14 +264,24 @@ func (s *source) changed(object any) {
 	}
 }
 
-// strip removes what the page does not show: at 5,000 machines, it would be half of the memory.
-func strip(object any) (any, error) {
-	if of, ok := object.(client.Object); ok {
-		of.SetManagedFields(nil)
-		annotations := of.GetAnnotations()
-		delete(annotations, corev1.LastAppliedConfigAnnotation)
+// keep returns what is kept of an object. It may be called again with its result.
+func (s *source) keep(object any) (any, error) {
+	object = strip(object)
+	if read, ok := object.(*unstructured.Unstructured); ok && s.convert != nil {
+		return s.convert(read), nil
 	}
 	return object, nil
+}
+
+// strip removes what the page does not show: at 5,000 machines, it would be half of the memory.
+func strip(object any) any {
+	if of, ok := object.(client.Object); ok {
+		of.SetManagedFields(nil)
+		annotations := of.GetAnnotations() // a copy if the object is unstructured
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		of.SetAnnotations(annotations)
+	}
+	return object
 }
 
 // objectsOf returns the objects of a namespace, or of all if it is empty. They must not be modified.

@@ -8,10 +8,13 @@ import { store } from "./store";
 
 // hidden are the actions that have no effect on an object.
 function hidden(action: Action, row: Row): boolean {
+  if ((row as PoolRow).managed) return true;
   switch (action.name) {
     case "pause":
+    case "capi-pause":
       return !!(row as PoolRow).paused;
     case "resume":
+    case "capi-resume":
       return !(row as PoolRow).paused;
     case "release":
       return !(row as { preserved?: number }).preserved;

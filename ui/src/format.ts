@@ -39,8 +39,12 @@ export function phaseClass(phase: string): string {
       return "ok";
     case "New":
     case "Pending":
+    case "Provisioning":
+    case "Provisioned":
       return "new";
     case "Terminating":
+    case "Deleting":
+    case "Deleted":
       return "end";
     case "Unknown":
       return "warn";
@@ -49,5 +53,5 @@ export function phaseClass(phase: string): string {
     case "InPlaceUpdateFailed":
       return "bad";
   }
-  return phase.startsWith("InPlace") ? "update" : "warn";
+  return phase.startsWith("InPlace") || phase === "Updating" ? "update" : "warn";
 }

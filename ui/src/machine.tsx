@@ -3,7 +3,7 @@
 import { Actions } from "./action";
 import { useFetched } from "./api";
 import { age, at, clock, href, phaseClass } from "./format";
-import { Facts, Timeline, Unread, Yaml } from "./parts";
+import { Conditions, ConditionTable, Events, Facts, Timeline, Unread, Yaml } from "./parts";
 import { Explanation } from "./pools";
 import type { Detail, MachineRow, SetRow } from "./rows";
 import { store, useClock, useStore } from "./store";
@@ -32,13 +32,7 @@ export function Machine({ namespace, name }: { namespace: string; name: string }
         {machine && <Actions row={machine} />}
       </header>
       <Unread kinds={["Machine"]} />
-      {machine && (
-        <p class="numbers">
-          <span class={"pill " + phaseClass(machine.phase)}>{machine.phase}</span>
-          {machine.since ? <span class="quiet">for {age(now - machine.since)}</span> : null}
-          {machine.preserved ? <span class="pill update">Preserved for {age(machine.preserved - now)}</span> : null}
-        </p>
-      )}
+      {machine && <Phase machine={machine} now={now} />}
       <Explanation detail={value} error={error} namespace={namespace} />
       {value?.life && <Life detail={value} now={now} />}
       <Pods detail={value} now={now} />
@@ -61,6 +55,67 @@ export function Machine({ namespace, name }: { namespace: string; name: string }
       )}
       <Timeline parameters={{ namespace, machine: name }} version={machine} />
     </>
+  );
+}
+
+// CAPIMachine is the page of a machine of Cluster API. The controllers report by conditions what it waits for.
+export function CAPIMachine({ namespace, name }: { namespace: string; name: string }) {
+  useStore();
+  const now = useClock();
+  const machine = store.get<MachineRow>(`capi-machine/${namespace}/${name}`);
+  const { value, error } = useFetched<Detail>("capi-machine", { namespace, name }, machine);
+  const pool = machine?.set && store.get<SetRow>(`capi-set/${namespace}/${machine.set}`)?.pool;
+  return (
+    <>
+      <header class="head">
+        <div>
+          <p class="crumb">
+            <a href="#/">Pools</a> / {namespace}
+            {pool ? (
+              <>
+                {" "}
+                / <a href={href("capi-pool", namespace, pool)}>{pool}</a>
+              </>
+            ) : null}
+          </p>
+          <h1>{name}</h1>
+        </div>
+      </header>
+      <Unread kinds={["Cluster API Machine"]} />
+      {machine && <Phase machine={machine} now={now} />}
+      <Explanation detail={value} error={error} namespace={namespace} />
+      {value?.life && <Life detail={value} now={now} />}
+      {value?.conditions && (
+        <section>
+          <h2>Details</h2>
+          <Facts
+            facts={[
+              ["Set", machine?.set],
+              ["Node", machine?.node],
+              ["Kubernetes", machine?.version],
+              ["Infrastructure", value.infrastructure && `MillwrightMachine ${value.infrastructure}`],
+              ["Driver", value.driver],
+              ["Provider ID", machine?.providerID && <span class="mono">{machine.providerID}</span>],
+              ["Created", machine?.created ? age(now - machine.created) + " ago" : ""],
+            ]}
+          />
+          <Conditions detail={value} />
+          <Node detail={value} now={now} />
+          <Yaml kind="capi-machine" namespace={namespace} name={name} version={machine} />
+        </section>
+      )}
+      {value && <Events events={value.report.events ?? []} error="" namespace={namespace} link="capi-machine" />}
+    </>
+  );
+}
+
+function Phase({ machine, now }: { machine: MachineRow; now: number }) {
+  return (
+    <p class="numbers">
+      <span class={"pill " + phaseClass(machine.phase)}>{machine.phase}</span>
+      {machine.since ? <span class="quiet">for {age(now - machine.since)}</span> : null}
+      {machine.preserved ? <span class="pill update">Preserved for {age(machine.preserved - now)}</span> : null}
+    </p>
   );
 }
 
@@ -140,20 +195,7 @@ function Node({ detail, now }: { detail: Detail | null; now: number }) {
           ["Taints", node.taints?.join(", ")],
         ]}
       />
-      <table class="plain">
-        <caption>Conditions</caption>
-        <tbody>
-          {(node.conditions ?? []).map((condition) => (
-            <tr key={condition.type}>
-              <td>{condition.type}</td>
-              <td>{condition.status}</td>
-              <td>{condition.since ? age(now - condition.since) : ""}</td>
-              <td>{condition.reason}</td>
-              <td class="quiet">{condition.message}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+      <ConditionTable conditions={node.conditions ?? []} now={now} />
     </>
   );
 }

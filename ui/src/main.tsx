@@ -4,7 +4,7 @@ import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { get } from "./api";
 import { number } from "./format";
-import { Machine } from "./machine";
+import { CAPIMachine, Machine } from "./machine";
 import { Empty } from "./parts";
 import { Pool, Pools } from "./pools";
 import type { About } from "./rows";
@@ -40,9 +40,13 @@ function View({ route }: { route: string[] }) {
     case "":
       return <Pools />;
     case "pool":
-      return <Pool key={a + "/" + b} namespace={a} name={b} />;
+      return <Pool key={a + "/" + b} kind="pool" namespace={a} name={b} />;
     case "machine":
       return <Machine key={a + "/" + b} namespace={a} name={b} />;
+    case "capi-pool":
+      return <Pool key={kind + a + "/" + b} kind="capi-pool" namespace={a} name={b} />;
+    case "capi-machine":
+      return <CAPIMachine key={a + "/" + b} namespace={a} name={b} />;
     case "vms":
       return <VMs />;
     case "vm":
@@ -60,10 +64,15 @@ function View({ route }: { route: string[] }) {
 }
 
 const sections = [
-  { title: "Pools", link: "#/", kinds: ["", "pool", "machine"], count: "pool" },
-  { title: "Virtual machines", link: "#/vms", kinds: ["vms", "vm"], count: "vm" },
-  { title: "Hosts", link: "#/hosts", kinds: ["hosts", "host"], count: "host" },
+  { title: "Pools", link: "#/", kinds: ["", "pool", "machine", "capi-pool", "capi-machine"], count: ["pool", "capi-pool"] },
+  { title: "Virtual machines", link: "#/vms", kinds: ["vms", "vm"], count: ["vm"] },
+  { title: "Hosts", link: "#/hosts", kinds: ["hosts", "host"], count: ["host"] },
 ];
+
+function Count({ of }: { of: string[] }) {
+  const count = of.reduce((sum, kind) => sum + store.count(kind), 0);
+  return count > 0 ? <span class="count">{number(count)}</span> : null;
+}
 
 function App() {
   useStore();
@@ -88,7 +97,7 @@ function App() {
           {sections.map((section) => (
             <a key={section.link} href={section.link} aria-current={section.kinds.includes(route[0]!) ? "page" : undefined}>
               {section.title}
-              {store.count(section.count) > 0 && <span class="count">{number(store.count(section.count))}</span>}
+              <Count of={section.count} />
             </a>
           ))}
         </nav>

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { useFetched } from "./api";
 import { age, at, clock, href, number } from "./format";
-import type { Event, Finding, PoolRow } from "./rows";
+import type { Condition, Detail, Event, Finding, PoolRow } from "./rows";
 import { store, useClock } from "./store";
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
@@ -63,7 +63,7 @@ export function Findings({ findings, namespace }: { findings: Finding[]; namespa
 }
 
 // Linked shows a text in which the name of a machine is a link.
-function Linked({ text, object, namespace }: { text: string; object?: string; namespace?: string }) {
+function Linked({ text, object, namespace, link = "machine" }: { text: string; object?: string; namespace?: string; link?: string }) {
   const name = object?.startsWith("Machine ") ? object.slice("Machine ".length) : "";
   const from = name ? text.indexOf(name) : -1;
   if (from < 0) {
@@ -77,7 +77,7 @@ function Linked({ text, object, namespace }: { text: string; object?: string; na
   return (
     <>
       {text.slice(0, from)}
-      <a href={href("machine", namespace, name)}>{name}</a>
+      <a href={href(link, namespace, name)}>{name}</a>
       {text.slice(from + name.length)}
     </>
   );
@@ -110,15 +110,20 @@ export function Bounds({ pool }: { pool: PoolRow }) {
   );
 }
 
-// Timeline shows the events of the last hour: a bar for each minute, and a list.
+// Timeline shows the events of a namespace, pool or machine.
 export function Timeline({ parameters, version }: { parameters: Record<string, string>; version: unknown }) {
   const { value, error } = useFetched<Event[]>("events", parameters, version);
+  const kind = store.kind("Event");
+  if (kind && (kind.access === "forbidden" || kind.access === "absent")) return <Unread kinds={["Event"]} />;
+  return <Events events={value} error={error} namespace={parameters.namespace} link="machine" />;
+}
+
+// Events shows the events of the last hour: a bar for each minute, and a list. link is the kind of page of a machine.
+export function Events({ events: value, error, namespace, link }: { events: Event[] | null; error: string; namespace?: string; link: string }) {
   const [warnings, setWarnings] = useState(false);
   const now = useClock();
   const minute = Math.floor(now / 60);
   const bars = useMemo(() => minutes(value ?? [], now), [value, minute]);
-  const kind = store.kind("Event");
-  if (kind && (kind.access === "forbidden" || kind.access === "absent")) return <Unread kinds={["Event"]} />;
   const listed = (value ?? []).filter((event) => !warnings || event.type === "Warning");
   const highest = Math.max(1, ...bars.map((bar) => bar.all));
   return (
@@ -145,7 +150,7 @@ export function Timeline({ parameters, version }: { parameters: Record<string, s
             <time dateTime={event.at}>{clock(at(event.at))}</time>
             <span class="what">{event.reason}</span>
             <span class="on">
-              <Linked text={event.object} object={event.object} namespace={parameters.namespace} />
+              <Linked text={event.object} object={event.object} namespace={namespace} link={link} />
             </span>
             <span class="text">
               {event.text}
@@ -182,6 +187,40 @@ export function Facts({ facts, full }: { facts: [string, ComponentChildren][]; f
           </div>
         ))}
     </dl>
+  );
+}
+
+// Conditions shows the conditions of an object of Cluster API and of its infrastructure.
+export function Conditions({ detail }: { detail: Detail | null }) {
+  const now = useClock();
+  return (
+    <>
+      {(detail?.conditions ?? []).map((of) => (
+        <div key={of.object}>
+          <h3>{of.object}</h3>
+          <ConditionTable conditions={of.states ?? []} now={now} />
+        </div>
+      ))}
+    </>
+  );
+}
+
+export function ConditionTable({ conditions, now }: { conditions: (Condition & { type: string })[]; now: number }) {
+  return (
+    <table class="plain">
+      <caption>Conditions</caption>
+      <tbody>
+        {conditions.map((condition) => (
+          <tr key={condition.type}>
+            <td>{condition.type}</td>
+            <td>{condition.status}</td>
+            <td>{condition.since ? age(now - condition.since) : ""}</td>
+            <td>{condition.reason}</td>
+            <td class="quiet">{condition.message}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }
 

@@ -5,13 +5,14 @@ import { useMemo, useState } from "preact/hooks";
 import { Actions } from "./action";
 import { useFetched } from "./api";
 import { age, at, href, number, phaseClass, plural } from "./format";
-import { Bounds, Empty, Facts, Findings, Timeline, Unread, Yaml } from "./parts";
-import type { Detail, MachineRow, PoolRow, SetRow } from "./rows";
-import { store, useClock, useStore } from "./store";
+import { Bounds, Conditions, Empty, Events, Facts, Findings, Timeline, Unread, Yaml } from "./parts";
+import type { Detail, MachineRow, PoolRow, Row, SetRow } from "./rows";
+import { familyOf, store, useClock, useStore } from "./store";
 import { Tiles } from "./tiles";
 import { MachineTable } from "./table";
 
 const pages = ["MachineDeployment", "MachineSet", "Machine"];
+const capiPages = pages.map((kind) => "Cluster API " + kind);
 
 // A part of a pool: the machines of one set.
 interface PoolPart {
@@ -24,8 +25,8 @@ interface PoolPart {
 function partsOf(pool: PoolRow, sets: SetRow[]): PoolPart[] {
   const current = new Set((pool.pool.sets ?? []).filter((part) => part.current).map((part) => part.name));
   return sets
-    .filter((set) => set.pool === pool.name && set.namespace === pool.namespace)
-    .map((set) => ({ set, current: current.has(set.name), machines: store.machines(set.namespace!, set.name) }))
+    .filter((set) => set.pool === pool.name && set.namespace === pool.namespace && familyOf(set) === familyOf(pool))
+    .map((set) => ({ set, current: current.has(set.name), machines: store.machines(set) }))
     .filter((part) => part.current || part.machines.length > 0 || part.set.replicas > 0)
     .sort((a, b) => Number(b.current) - Number(a.current) || Number(b.set.revision ?? 0) - Number(a.set.revision ?? 0));
 }
@@ -47,7 +48,7 @@ export function Pools() {
   return (
     <>
       <h1 class="hidden">Pools</h1>
-      <Unread kinds={pages} />
+      <Unread kinds={[...pages, ...(capiAbsent() ? [] : capiPages)]} />
       {pools.map((pool) => (
         <PoolCard key={pool.id} pool={pool} parts={partsOf(pool, sets)} />
       ))}
@@ -65,16 +66,21 @@ export function Pools() {
           A pool is a MachineDeployment. Create one with <code>kubectl apply</code>, and its machines appear here.
         </Empty>
       )}
+      {capiAbsent() && <p class="quiet">This cluster does not have the kinds of Cluster API.</p>}
     </>
   );
 }
+
+// capiAbsent reports whether the cluster does not have Cluster API, as most do not.
+const capiAbsent = (): boolean => capiPages.every((kind) => store.kind(kind)?.access === "absent");
 
 const readable = (kind: string): boolean => store.kind(kind)?.access === "ok";
 
 // looseMachines returns the machines that do not belong to a deployment.
 function looseMachines(sets: SetRow[]): MachineRow[] {
-  const owned = new Set(sets.filter((set) => set.pool && store.get(`pool/${set.namespace}/${set.pool}`)).map((set) => set.namespace + "/" + set.name));
-  return store.of<MachineRow>("machine").filter((machine) => !owned.has(machine.namespace + "/" + (machine.set ?? "")));
+  const key = (row: Row, set: string) => `${familyOf(row)}/${row.namespace}/${set}`;
+  const owned = new Set(sets.filter((set) => set.pool && store.get(`${familyOf(set)}pool/${set.namespace}/${set.pool}`)).map((set) => key(set, set.name)));
+  return [...store.of<MachineRow>("machine"), ...store.of<MachineRow>("capi-machine")].filter((machine) => !owned.has(key(machine, machine.set ?? "")));
 }
 
 function PoolCard({ pool, parts }: { pool: PoolRow; parts: PoolPart[] }) {
@@ -86,11 +92,11 @@ function PoolCard({ pool, parts }: { pool: PoolRow; parts: PoolPart[] }) {
       <header>
         <div>
           <h2 id={pool.id}>
-            <a href={href("pool", pool.namespace, pool.name)}>{pool.name}</a>
+            <a href={href(pool.kind, pool.namespace, pool.name)}>{pool.name}</a>
           </h2>
           <p class="quiet">
             {pool.namespace}
-            {pool.class ? ` · class ${pool.class}` : ""}
+            {pool.cluster ? ` · Cluster API cluster ${pool.cluster}` : pool.class ? ` · class ${pool.class}` : ""}
           </p>
         </div>
         <p class="numbers">
@@ -109,7 +115,7 @@ function PoolCard({ pool, parts }: { pool: PoolRow; parts: PoolPart[] }) {
             {(pool.waits?.length ?? 0) > 1 ? (
               <>
                 {" "}
-                <a href={href("pool", pool.namespace, pool.name)}>and {pool.waits!.length - 1} more</a>
+                <a href={href(pool.kind, pool.namespace, pool.name)}>and {pool.waits!.length - 1} more</a>
               </>
             ) : null}
           </span>
@@ -161,10 +167,12 @@ function Parts({ parts }: { parts: PoolPart[] }) {
   );
 }
 
-export function Pool({ namespace, name }: { namespace: string; name: string }) {
+export function Pool({ kind, namespace, name }: { kind: "pool" | "capi-pool"; namespace: string; name: string }) {
   useStore();
-  const pool = store.get<PoolRow>(`pool/${namespace}/${name}`);
-  const { value, error } = useFetched<Detail>("pool", { namespace, name }, pool);
+  const capi = kind === "capi-pool";
+  const kinds = capi ? capiPages : pages;
+  const pool = store.get<PoolRow>(`${kind}/${namespace}/${name}`);
+  const { value, error } = useFetched<Detail>(kind, { namespace, name }, pool);
   const [list, setList] = useState(false);
   const [phase, setPhase] = useState("");
   const parts = pool ? partsOf(pool, store.sets()) : [];
@@ -175,8 +183,8 @@ export function Pool({ namespace, name }: { namespace: string; name: string }) {
     return (
       <>
         <h1>{name}</h1>
-        <Unread kinds={pages} />
-        {store.loaded && readable("MachineDeployment") && (
+        <Unread kinds={kinds} />
+        {store.loaded && readable(kinds[0]!) && (
           <Empty title="This pool does not exist">
             {value?.report.answer ?? "It was deleted, or never existed."} <a href="#/">All pools</a>
           </Empty>
@@ -197,7 +205,8 @@ export function Pool({ namespace, name }: { namespace: string; name: string }) {
         </div>
         <Actions row={pool} />
       </header>
-      <Unread kinds={pages} />
+      <Unread kinds={kinds} />
+      {pool.managed && <p class="notes">The topology of cluster {pool.cluster} determines this pool. Scale or change it there.</p>}
       <div class="summary">
         <p class="numbers">
           <Pill tone={tone}>{text}</Pill>
@@ -228,12 +237,14 @@ export function Pool({ namespace, name }: { namespace: string; name: string }) {
         </header>
         {list ? <MachineTable machines={shown.flatMap((part) => part.machines)} /> : <Parts parts={shown} />}
       </section>
-      <Timeline parameters={{ namespace, pool: name }} version={pool} />
+      {capi ? <Events events={report ? (report.events ?? []) : null} error="" namespace={namespace} link="capi-machine" /> : <Timeline parameters={{ namespace, pool: name }} version={pool} />}
       <section>
         <h2>Details</h2>
         <Facts
           facts={[
-            ["Class", pool.class],
+            [capi ? "Template" : "Class", pool.class],
+            ["Cluster", pool.cluster],
+            ["Kubernetes", pool.version],
             ["Strategy", pool.strategy],
             ["Replicas", number(pool.replicas)],
             ["Revision", pool.revision ? String(pool.revision) : ""],
@@ -242,7 +253,8 @@ export function Pool({ namespace, name }: { namespace: string; name: string }) {
           ]}
         />
         <Revisions detail={value} />
-        <Yaml kind="pool" namespace={namespace} name={name} version={pool} />
+        <Conditions detail={value} />
+        <Yaml kind={kind} namespace={namespace} name={name} version={pool} />
       </section>
     </>
   );

@@ -16,6 +16,7 @@ export interface MachineRow extends Row {
   node?: string;
   class?: string;
   providerID?: string;
+  version?: string;
   code?: string;
   message?: string;
   failed?: boolean;
@@ -68,6 +69,9 @@ export interface PoolRow extends Row {
   deadline?: number;
   waits?: Finding[];
   classes?: string[];
+  cluster?: string;
+  version?: string;
+  managed?: boolean;
 }
 
 export interface Condition {
@@ -170,6 +174,9 @@ export interface Detail {
     terminating?: string;
     budgets?: { name: string; allowed: number; healthy: number; desired: number }[];
   }[];
+  conditions?: { object: string; states?: (Condition & { type: string })[] }[];
+  infrastructure?: string;
+  driver?: string;
   revisions?: { number: number; set: string; class: string; created: string; cause?: string; current?: boolean }[];
 }
 

@@ -6,13 +6,15 @@ import type { HostRow, MachineRow, PoolRow, Row, VMRow } from "./rows";
 import { store } from "./store";
 
 const most = 12;
-const titles: Record<string, string> = { pool: "Pool", machine: "Machine", vm: "Virtual machine", host: "Host" };
+const titles: Record<string, string> = { pool: "Pool", machine: "Machine", "capi-pool": "Cluster API pool", "capi-machine": "Cluster API machine", vm: "Virtual machine", host: "Host" };
 
 function textsOf(row: Row): (string | undefined)[] {
   switch (row.kind) {
     case "pool":
-      return [row.name, (row as PoolRow).class];
+    case "capi-pool":
+      return [row.name, (row as PoolRow).class, (row as PoolRow).cluster];
     case "machine":
+    case "capi-machine":
       return [row.name, (row as MachineRow).node, (row as MachineRow).providerID, (row as MachineRow).phase];
     case "vm":
       return [row.name, (row as VMRow).host, (row as VMRow).uuid, ...((row as VMRow).addresses ?? [])];
@@ -26,7 +28,7 @@ function find(text: string): Row[] {
   const words = text.toLowerCase().split(/\s+/).filter((word) => word);
   if (words.length === 0) return [];
   const found: Row[] = [];
-  for (const kind of ["pool", "host", "vm", "machine"]) {
+  for (const kind of ["pool", "capi-pool", "host", "vm", "machine", "capi-machine"]) {
     for (const row of store.of(kind)) {
       const texts = textsOf(row);
       if (words.every((word) => texts.some((of) => of?.toLowerCase().includes(word)))) found.push(row);

@@ -43,11 +43,12 @@ class Store {
   kind(name: string): KindRow | undefined {
     return this.get<KindRow>("kind/" + name);
   }
+  // The pools and sets of machine.sapcloud.io and of Cluster API.
   pools(): PoolRow[] {
-    return byName(this.of<PoolRow>("pool"));
+    return byName([...this.of<PoolRow>("pool"), ...this.of<PoolRow>("capi-pool")]);
   }
   sets(): SetRow[] {
-    return this.of<SetRow>("set");
+    return [...this.of<SetRow>("set"), ...this.of<SetRow>("capi-set")];
   }
   vms(): VMRow[] {
     return byName(this.of<VMRow>("vm"));
@@ -56,9 +57,9 @@ class Store {
     return byName(this.of<HostRow>("host"));
   }
 
-  // The machines of a set, or those without a set for the name "".
-  machines(namespace: string, set: string): MachineRow[] {
-    const group = this.groups.get(namespace + "/" + set);
+  // The machines of a set.
+  machines(set: SetRow): MachineRow[] {
+    const group = this.groups.get(`${familyOf(set)}machine/${set.namespace}/${set.name}`);
     if (!group) return [];
     if (!group.sorted) group.sorted = [...group.byID.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
     return group.sorted;
@@ -83,7 +84,7 @@ class Store {
     let of = this.kinds.get(row.kind);
     if (!of) this.kinds.set(row.kind, (of = new Map()));
     of.set(row.id, row);
-    if (row.kind !== "machine") return;
+    if (!isMachine(row)) return;
     const old = before && groupOf(before);
     const now = groupOf(row);
     if (old !== undefined && old !== now) this.leave(old, row.id);
@@ -98,7 +99,7 @@ class Store {
     if (!row) return;
     this.rows.delete(id);
     this.kinds.get(row.kind)?.delete(id);
-    if (row.kind === "machine") this.leave(groupOf(row), id);
+    if (isMachine(row)) this.leave(groupOf(row), id);
   }
 
   private leave(key: string, id: string): void {
@@ -149,7 +150,12 @@ class Store {
   }
 }
 
-const groupOf = (row: Row): string => row.namespace + "/" + ((row as MachineRow).set ?? "");
+// familyOf returns the beginning of the kinds of rows of the same API as a row: objects of two APIs can have the same names.
+export const familyOf = (row: Row): string => (row.kind.startsWith("capi-") ? "capi-" : "");
+
+const isMachine = (row: Row): boolean => row.kind === "machine" || row.kind === "capi-machine";
+
+const groupOf = (row: Row): string => `${row.kind}/${row.namespace}/${(row as MachineRow).set ?? ""}`;
 
 function byName<T extends Row>(rows: T[]): T[] {
   return rows.sort((a, b) => (a.namespace ?? "").localeCompare(b.namespace ?? "") || a.name.localeCompare(b.name));

@@ -42,7 +42,7 @@ export function MachineTable({ machines }: { machines: MachineRow[] }) {
         {machines.slice(from, to).map((machine, i) => (
           <div class="line" role="row" aria-rowindex={from + i + 2} key={machine.id}>
             <span role="cell" class="mono">
-              <a href={href("machine", machine.namespace, machine.name)}>{machine.name}</a>
+              <a href={href(machine.kind, machine.namespace, machine.name)}>{machine.name}</a>
             </span>
             <span role="cell">
               <i class={"dot " + phaseClass(machine.phase)} /> {machine.phase}

@@ -91,7 +91,7 @@ class Block extends Component<BlockProps> {
         {machines.map((machine, i) => (
           <a
             key={machine.id}
-            href={href("machine", machine.namespace, machine.name)}
+            href={href(machine.kind, machine.namespace, machine.name)}
             class={`tile ${phaseClass(machine.phase)}${machine.preserved ? " kept" : ""}${machine.failed && machine.phase !== "Failed" ? " trouble" : ""}`}
             data-id={machine.id}
             // Tab leads to the first tile, and the arrow keys lead from there.

@@ -64,6 +64,16 @@ func (a actions) all() []ui.Action {
 			Name: "reset", Kind: "vm", Title: "Reset", Interrupts: true,
 			Effect:  "Resets the virtual machine like the reset button of a computer. The guest may lose data that it has not written to its disk.",
 			Command: a.command("vm", "reset"), Do: a.reset,
+		}, {
+			Name: "capi-scale", Kind: "capi-pool", Title: "Scale", Input: "replicas",
+			Effect:  "Sets the number of machines. Surplus machines are drained and deleted.",
+			Command: a.capiScaleCommand, Do: a.capiScale,
+		}, {
+			Name: "capi-pause", Kind: "capi-pool", Title: "Pause", Effect: "Stops the rollout, scaling, and the replacement of failed machines.",
+			Command: a.capiPauseCommand(true), Do: a.capiPause(true, "paused"),
+		}, {
+			Name: "capi-resume", Kind: "capi-pool", Title: "Resume", Effect: "Continues the rollout and scaling.",
+			Command: a.capiPauseCommand(false), Do: a.capiPause(false, "resumed"),
 		},
 	}
 }
@@ -93,9 +103,9 @@ func (a actions) annotate(do func(context.Context, client.Client, types.Namespac
 	return func(ctx context.Context, r ui.Request) (string, error) { return do(ctx, a.client, keyOf(r)) }
 }
 
-// scaleCommand returns a command of kubectl, which has no flag --dir; the kubeconfig of a local cluster is in its directory.
-func (a actions) scaleCommand(r ui.Request) []string {
-	command := []string{"kubectl", "scale", "machinedeployments." + v1alpha1.GroupName, r.Name, "--replicas", strconv.Itoa(int(*r.Replicas)), "-n", r.Namespace}
+// kubectl returns a command of kubectl, which has no flag --dir; the kubeconfig of a local cluster is in its directory.
+func (a actions) kubectl(r ui.Request, more ...string) []string {
+	command := append(append([]string{"kubectl"}, more...), "-n", r.Namespace)
 	for i := 0; i+1 < len(a.cluster); i += 2 {
 		name, value := a.cluster[i], a.cluster[i+1]
 		if name == "--dir" {
@@ -104,6 +114,10 @@ func (a actions) scaleCommand(r ui.Request) []string {
 		command = append(command, name, value)
 	}
 	return command
+}
+
+func (a actions) scaleCommand(r ui.Request) []string {
+	return a.kubectl(r, "scale", "machinedeployments."+v1alpha1.GroupName, r.Name, "--replicas", strconv.Itoa(int(*r.Replicas)))
 }
 
 // scale changes the replicas by the subresource, as kubectl does, so that the same permission suffices.

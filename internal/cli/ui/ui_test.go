@@ -93,6 +93,10 @@ func TestActions_ShowTheirCommands(t *testing.T) {
 		"release":  "millwright machine release x" + cluster,
 		"migrate":  "millwright vm migrate x" + cluster + " --to host-1",
 		"reset":    "millwright vm reset x" + cluster,
+
+		"capi-scale":  `kubectl scale machinedeployments.cluster.x-k8s.io x --replicas 5 -n n --kubeconfig '/clusters/it'\''s/kubeconfig' --context c`,
+		"capi-pause":  `kubectl patch machinedeployments.cluster.x-k8s.io x --type merge --patch '{"spec":{"paused":true}}' -n n --kubeconfig '/clusters/it'\''s/kubeconfig' --context c`,
+		"capi-resume": `kubectl patch machinedeployments.cluster.x-k8s.io x --type merge --patch '{"spec":{"paused":false}}' -n n --kubeconfig '/clusters/it'\''s/kubeconfig' --context c`,
 	}
 	for name, command := range want {
 		if got[name] != command {
