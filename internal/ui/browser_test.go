@@ -2,11 +2,14 @@ package ui
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +23,12 @@ import (
 // serve serves the page for a browser until the test is complete.
 func serve(t *testing.T, c client.WithWatch, actions ...Action) *Server {
 	t.Helper()
+	return serveWith(t, Options{Control: c, Target: c, Actions: actions})
+}
+
+// serveWith is like serve, with other options.
+func serveWith(t *testing.T, options Options) *Server {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +37,8 @@ func serve(t *testing.T, c client.WithWatch, actions ...Action) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Control: c, Target: c, Host: net.JoinHostPort(NewHostName(), port), Actions: actions, Cluster: "https://api.example.com"})
+	options.Host, options.Cluster = net.JoinHostPort(NewHostName(), port), "https://api.example.com"
+	s, err := New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,6 +203,35 @@ func TestPage_ReportsMissingPermissions(t *testing.T) {
 		browser.Evaluate[any](p, fmt.Sprintf("location.hash = %q", hash))
 		p.Await(fmt.Sprintf(`document.body.innerText.includes(%q)`, text))
 	}
+	withoutProblems(t, p)
+}
+
+// TestPage_DrawsMetrics checks that the page draws the metrics, shows hostile labels as text, and shows why there are none.
+func TestPage_DrawsMetrics(t *testing.T) {
+	var readable atomic.Bool
+	c := newFakeClient(t)
+	p := browser.Open(t)
+	s := serveWith(t, Options{Control: c, Target: c, Metrics: func(context.Context) (Metrics, error) {
+		if !readable.Load() {
+			return Metrics{}, errors.New("no permission " + hostile)
+		}
+		label, err := json.Marshal(hostile) // has the escapes of Prometheus' format
+		if err != nil {
+			return Metrics{}, err
+		}
+		return metricsOf("mcm_workqueue_depth{name=" + strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(label)) + "} 7\nmcm_machine_drain_duration_seconds{namespace=\"n\",machine_deployment=\"pool\"} 30\n"), nil
+	}})
+	p.Navigate(s.URL())
+	p.Await(`document.querySelector(".empty")`)
+	browser.Evaluate[any](p, `location.hash = "#/metrics"`)
+	p.Await(`document.querySelector(".notes").innerText.includes("cannot be read") && document.querySelector(".notes").innerText.includes("onerror")`)
+	readable.Store(true)
+	p.Await(`document.querySelectorAll(".plot").length === 6 && document.querySelectorAll(".plot svg path:not(.grid)").length === 2`)
+	p.Await(`document.querySelector("main").innerText.includes("n/pool 30 s") && document.querySelector("main").innerText.includes("<script>")`)
+	if n := browser.Evaluate[int](p, `document.querySelectorAll("main img, main script").length`); n > 0 {
+		t.Errorf("%d elements come from texts", n)
+	}
+	p.Screenshot(t, "metrics")
 	withoutProblems(t, p)
 }
 

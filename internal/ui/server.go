@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -34,6 +35,9 @@ type Options struct {
 	LastOutput func(ctx context.Context, vm types.NamespacedName) ([]byte, error)
 	// Console opens the console of a VirtualMachine. The caller closes it. If nil, there are no consoles.
 	Console func(ctx context.Context, vm types.NamespacedName) (*websocket.Conn, error)
+	// Metrics reads the metrics of the manager. Its error explains what to do. It is called at most every ten seconds while
+	// a tab is open. If nil, there are no plots.
+	Metrics func(ctx context.Context) (Metrics, error)
 	// Actions are the changes that users can request.
 	Actions []Action
 	// Namespace limits the page to a namespace. If empty, it shows all namespaces, or only Fallback if the user may not
@@ -53,6 +57,7 @@ type Options struct {
 type Server struct {
 	options Options
 	model   *model
+	history *history
 	session *session
 	static  http.Handler
 	// stopping is done when Run returns, and closes all streams.
@@ -81,7 +86,7 @@ func New(options Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		options: options, model: newModel(options.Control, options.Namespace, options.Fallback), session: newSession(),
+		options: options, model: newModel(options.Control, options.Namespace, options.Fallback), history: newHistory(options.Metrics), session: newSession(),
 		static: http.FileServerFS(files),
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
@@ -91,10 +96,13 @@ func New(options Options) (*Server, error) {
 // URL returns the address for the browser. It is valid once.
 func (s *Server) URL() string { return "http://" + s.options.Host + "/?token=" + s.session.token }
 
-// Run keeps the rows current until ctx is done, and then closes all streams.
+// Run keeps the rows and plots current until ctx is done, and then closes all streams.
 func (s *Server) Run(ctx context.Context) {
 	defer s.stop()
+	var running sync.WaitGroup
+	running.Go(func() { s.history.run(ctx) })
 	s.model.run(ctx)
+	running.Wait()
 }
 
 // ServeHTTP implements http.Handler.
@@ -227,6 +235,8 @@ func (s *Server) call(ctx context.Context, r *http.Request) (any, error) {
 		return s.capiMachineDetail(ctx, key)
 	case "GET capi-pool":
 		return s.capiPoolDetail(ctx, key)
+	case "GET plots":
+		return s.history.plots(time.Now()), nil
 	case "GET events":
 		return s.events(key.Namespace, query.Get("pool"), query.Get("machine")), nil
 	case "GET yaml":

@@ -30,6 +30,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 		return // the upgrader has responded
 	}
 	defer conn.Close()
+	defer s.history.open()()
 	ctx, cancel := context.WithCancel(s.stopping)
 	defer cancel()
 	go func() { // notices that the tab has gone

@@ -6,6 +6,7 @@ import { get } from "./api";
 import { number } from "./format";
 import { CAPIMachine, Machine } from "./machine";
 import { Empty } from "./parts";
+import { Metrics } from "./plots";
 import { Pool, Pools } from "./pools";
 import type { About } from "./rows";
 import { Search } from "./search";
@@ -53,6 +54,8 @@ function View({ route }: { route: string[] }) {
       return <VM key={a + "/" + b} namespace={a} name={b} />;
     case "hosts":
       return <Hosts />;
+    case "metrics":
+      return <Metrics />;
     case "host":
       return <Host key={a} name={a} />;
   }
@@ -67,6 +70,7 @@ const sections = [
   { title: "Pools", link: "#/", kinds: ["", "pool", "machine", "capi-pool", "capi-machine"], count: ["pool", "capi-pool"] },
   { title: "Virtual machines", link: "#/vms", kinds: ["vms", "vm"], count: ["vm"] },
   { title: "Hosts", link: "#/hosts", kinds: ["hosts", "host"], count: ["host"] },
+  { title: "Metrics", link: "#/metrics", kinds: ["metrics"], count: [] },
 ];
 
 function Count({ of }: { of: string[] }) {
@@ -124,9 +128,9 @@ function place(): string {
   return namespace ? `${namespace} · ${cluster}` : cluster;
 }
 
-// Two keys lead to the sections: g p, g v, g h.
+// Two keys lead to the sections: g p, g v, g h, g m.
 function chords(): void {
-  const links: Record<string, string> = { p: "#/", v: "#/vms", h: "#/hosts" };
+  const links: Record<string, string> = { p: "#/", v: "#/vms", h: "#/hosts", m: "#/metrics" };
   let pending = 0;
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;

@@ -180,6 +180,30 @@ export interface Detail {
   revisions?: { number: number; set: string; class: string; created: string; cause?: string; current?: boolean }[];
 }
 
+export interface Plots {
+  enabled: boolean;
+  source?: string;
+  problem?: string;
+  from: number;
+  to: number;
+  plots: Plot[];
+}
+
+export interface Plot {
+  name: string;
+  title: string;
+  unit?: string;
+  series?: Series[];
+  more?: number;
+}
+
+// Series has one time for each value. A value that is null interrupts the line.
+export interface Series {
+  label: string;
+  times: number[];
+  values: (number | null)[];
+}
+
 export interface Action {
   name: string;
   kind: string;

@@ -115,6 +115,18 @@ func (f *Flags) ExplainStopped(err error) error {
 	return err
 }
 
+// LocalMetrics returns the address of the metrics of the local cluster's manager; "" if the flags select another cluster, or
+// the manager has not served any yet.
+func (f *Flags) LocalMetrics() string {
+	rules, _ := f.rules()
+	for _, file := range rules.GetLoadingPrecedence() {
+		if dir := filepath.Dir(file); controlplane.IsDirectory(dir) {
+			return localdir.Metrics(dir)
+		}
+	}
+	return ""
+}
+
 // noCluster returns the error for a missing kubeconfig.
 func (f *Flags) noCluster() error {
 	switch environment := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); {

@@ -4,8 +4,10 @@ package localdir
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -45,6 +47,18 @@ func SetDriver(dir, driver string) error {
 		return fmt.Errorf("cannot store the name of the driver in directory %s: %w", dir, err)
 	}
 	return nil
+}
+
+// MetricsPort is the name of the port of the manager's metrics.
+const MetricsPort = "metrics"
+
+// Metrics returns the address of the manager's metrics; "" if there is none.
+func Metrics(dir string) string {
+	port := controlplane.KnownPort(dir, MetricsPort)
+	if port == 0 {
+		return ""
+	}
+	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/metrics"
 }
 
 // UpAgain returns the command that continues with a directory.

@@ -2,6 +2,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,10 @@ import (
 type flags struct {
 	kubeconfig.Flags
 
-	target  string
+	target string
+	// metricsURL is where the metrics of the manager are read, or connect.None. If empty, they are searched.
+	metricsURL string
+
 	port    int
 	host    string
 	browser bool
@@ -46,7 +50,7 @@ func New(version string) *cobra.Command {
 The page shows each pool with its machines, what a rollout waits for, and what happens next, as
 "millwright explain" and "millwright rollout status" do. It is current without reloading. Its
 buttons show the command that they stand for, and ask before they run it. It also opens the
-consoles of virtual machines.
+consoles of virtual machines, and draws the metrics of the manager of the last hour.
 
 The command serves the page on the loopback address until it is interrupted. It prints a link that
 works once, for one browser. The page can do what your kubeconfig permits, and nothing else: kinds
@@ -62,6 +66,7 @@ objects of all.`,
 	f.Add(cmd, "objects")
 	cmd.Flags().Lookup("namespace").Usage = "namespace of the objects; defaults to all"
 	cmd.Flags().StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the cluster of the machines`)
+	cmd.Flags().StringVar(&f.metricsURL, "metrics-url", "", `URL of the manager's metrics, such as http://127.0.0.1:10259/metrics; "none" to show no plots; defaults to those of the local cluster, or of the Pods that hold the leases`)
 	cmd.Flags().IntVar(&f.port, "port", 0, "port to listen on; 0 for any")
 	cmd.Flags().StringVar(&f.host, "host", "", "host name in the link: localhost or a name below it, or a loopback address; defaults to a random name below localhost")
 	cmd.Flags().BoolVar(&f.browser, "browser", true, "open the link in a browser, if there is a desktop")
@@ -75,6 +80,7 @@ func (f *flags) validate() error {
 	var wrong args.Problems
 	wrong.If(f.port < 0 || f.port > 65535, "--port: must be between 0 and 65535")
 	wrong.If(f.host != "" && !isLoopback(f.host), "--host: %q is not a name of the loopback address; use localhost, a name below localhost, or 127.0.0.1", f.host)
+	wrong.If(f.metricsURL != "" && f.metricsURL != connect.None && !validMetricsURL(f.metricsURL), "--metrics-url: %q is not a URL with http or https and without credentials, or %q", f.metricsURL, connect.None)
 	return wrong.Err()
 }
 
@@ -164,6 +170,9 @@ func (f *flags) options(version string) (ui.Options, error) {
 	}
 	options.Console = func(ctx context.Context, key types.NamespacedName) (*websocket.Conn, error) {
 		return vm.OpenConsole(ctx, calls, key)
+	}
+	if options.Metrics, err = f.metrics(calls, options.Control, cmp.Or(options.Namespace, namespace)); err != nil {
+		return options, err
 	}
 	options.Actions = actions{client: options.Control, config: calls, cluster: f.clusterFlags()}.all()
 	return options, nil

@@ -1,0 +1,155 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/cli/connect"
+	"github.com/millwright-dev/millwright/internal/ui"
+)
+
+// hint is what to do if the metrics cannot be found.
+const hint = "set --metrics-url to the address of the manager's metrics, such as http://127.0.0.1:10259/metrics"
+
+// validMetricsURL reports whether a URL can be read without credentials.
+func validMetricsURL(text string) bool {
+	of, err := url.Parse(text)
+	return err == nil && (of.Scheme == "http" || of.Scheme == "https") && of.Host != "" && of.User == nil
+}
+
+// metrics returns the function that reads the metrics of the manager; nil if there are none. namespace is that of the
+// machines.
+func (f *flags) metrics(config *rest.Config, control client.Reader, namespace string) (func(context.Context) (ui.Metrics, error), error) {
+	switch {
+	case f.metricsURL == connect.None:
+		return nil, nil
+	case f.metricsURL != "":
+		return fromURL(f.metricsURL), nil
+	}
+	if address := f.LocalMetrics(); address != "" {
+		return fromURL(address), nil
+	}
+	pods, err := newPods(config, control, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return pods.read, nil
+}
+
+// fromURL reads metrics from an address. It sends no credentials and follows no redirects.
+func fromURL(address string) func(context.Context) (ui.Metrics, error) {
+	direct := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return func(ctx context.Context) (ui.Metrics, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+		if err != nil {
+			return ui.Metrics{}, err
+		}
+		response, err := direct.Do(request)
+		if err != nil {
+			return ui.Metrics{}, fmt.Errorf("cannot read the metrics of the manager: %w; check that it runs, and --metrics-url", err)
+		}
+		if response.StatusCode != http.StatusOK {
+			_ = response.Body.Close() // it is not read
+			return ui.Metrics{}, fmt.Errorf("cannot read the metrics of the manager: %s responded with %s; check --metrics-url", address, response.Status)
+		}
+		return ui.Metrics{Source: address, Texts: []io.ReadCloser{response.Body}}, nil
+	}
+}
+
+// pods reads the metrics of the Pods that hold the leases of a namespace, through the API server.
+type pods struct {
+	control   client.Reader
+	calls     rest.Interface
+	namespace string
+}
+
+func newPods(config *rest.Config, control client.Reader, namespace string) (*pods, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &corev1.SchemeGroupVersion, "/api"
+	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
+	calls, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
+	}
+	return &pods{control, calls, namespace}, nil
+}
+
+// read implements the Metrics of ui.Options.
+func (p *pods) read(ctx context.Context) (ui.Metrics, error) {
+	holders, err := p.holders(ctx)
+	if err != nil {
+		return ui.Metrics{}, err
+	}
+	all := ui.Metrics{Source: "Pods " + strings.Join(holders, ", ")}
+	for _, name := range holders {
+		if err := p.add(ctx, name, &all); err != nil {
+			all.Close()
+			return ui.Metrics{}, err
+		}
+	}
+	return all, nil
+}
+
+// holders returns the names of the Pods that hold the leases. The two halves of a manager can be one Pod or two.
+func (p *pods) holders(ctx context.Context) ([]string, error) {
+	var names []string
+	for _, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
+		lease := &coordinationv1.Lease{}
+		err := p.control.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, lease)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("cannot read which Pod is the manager: %w; %s", err, hint)
+		}
+		if holder := lease.Spec.HolderIdentity; err == nil && holder != nil && *holder != "" {
+			// The identity is the host name, which is that of the Pod, and a random part.
+			pod, _, _ := strings.Cut(*holder, "_")
+			names = append(names, pod)
+		}
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) == 0 {
+		return nil, fmt.Errorf("no manager has a lease in namespace %s; choose the namespace of the machines with --namespace, or %s", p.namespace, hint)
+	}
+	return names, nil
+}
+
+// portNames are the names of the ports with metrics.
+var portNames = []string{"metrics", "providermetrics"}
+
+// add adds the responses of a Pod.
+func (p *pods) add(ctx context.Context, name string, to *ui.Metrics) error {
+	pod := &corev1.Pod{}
+	if err := p.control.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
+		return fmt.Errorf("cannot read Pod %s of the manager: %w; %s", name, err, hint)
+	}
+	found := false
+	for _, container := range pod.Spec.Containers {
+		for _, port := range container.Ports {
+			if !slices.Contains(portNames, port.Name) {
+				continue
+			}
+			found = true
+			text, err := p.calls.Get().Namespace(p.namespace).Resource("pods").SubResource("proxy").
+				Name(fmt.Sprintf("%s:%d", name, port.ContainerPort)).Suffix("metrics").Stream(ctx)
+			if err != nil {
+				return fmt.Errorf("cannot read the metrics of Pod %s through the API server: %w; get for pods/proxy is needed, or %s", name, err, hint)
+			}
+			to.Texts = append(to.Texts, text)
+		}
+	}
+	if !found {
+		return fmt.Errorf("cannot read the metrics of Pod %s: it has no port named %s; %s", name, strings.Join(portNames, " or "), hint)
+	}
+	return nil
+}
