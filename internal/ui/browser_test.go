@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
@@ -87,17 +87,26 @@ func TestPage_ShowsHostileTextsAsText(t *testing.T) {
 		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Machine", Namespace: "n", Name: machine.Name},
 		Reason:         hostile, Message: hostile, Type: corev1.EventTypeWarning, LastTimestamp: metav1.Now(),
 	})
+	capi := capiObject(t, "v1beta2", "Machine", "capi", nil, `{spec: {infrastructureRef: {apiGroup: infrastructure.millwright.dev, name: x}}}`)
+	if err := errors.Join(
+		unstructured.SetNestedField(capi.Object, hostile, "spec", "version"), unstructured.SetNestedField(capi.Object, hostile, "status", "phase"),
+		unstructured.SetNestedSlice(capi.Object, []any{map[string]any{"type": hostile, "status": "False", "reason": hostile, "message": hostile}}, "status", "conditions"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	objects = append(objects, capi)
 	c := newFakeClient(t, objects...)
 	p := browser.Open(t)
 	p.Navigate(serve(t, c).URL())
-	p.Await(`document.querySelectorAll(".tile").length === 2`)
+	p.Await(`document.querySelectorAll(".tile").length === 3`)
 	for _, view := range []struct{ hash, wait string }{
 		{"#/machine/n/" + machine.Name, `document.querySelector(".conclusion") && document.querySelector(".events li") && document.querySelector(".life")`},
+		{"#/capi-machine/n/capi", `document.querySelector(".conclusion") && document.querySelector(".findings").innerText.includes("onerror") && document.querySelector("table").innerText.includes("onerror")`},
 		{"#/pool/n/pool", `document.querySelector(".conclusion") && document.querySelector(".events li") && document.querySelector(".plain")`},
 		{"#/machine/n/" + strings.ReplaceAll(hostile, "/", ""), `document.querySelector("h1")`},
 		{"#/vm/%00/%E0%A4%A", `document.querySelector("h1")`},
 		{"#/" + hostile, `document.querySelector(".empty")`},
-		{"#/", `document.querySelectorAll(".tile").length === 2`},
+		{"#/", `document.querySelectorAll(".tile").length === 3`},
 	} {
 		browser.Evaluate[any](p, fmt.Sprintf("location.hash = %q", view.hash))
 		p.Await(view.wait)
@@ -215,11 +224,8 @@ func TestPage_DrawsMetrics(t *testing.T) {
 		if !readable.Load() {
 			return Metrics{}, errors.New("no permission " + hostile)
 		}
-		label, err := json.Marshal(hostile) // has the escapes of Prometheus' format
-		if err != nil {
-			return Metrics{}, err
-		}
-		return metricsOf("mcm_workqueue_depth{name=" + strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(label)) + "} 7\nmcm_machine_drain_duration_seconds{namespace=\"n\",machine_deployment=\"pool\"} 30\n"), nil
+		label := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(hostile)
+		return metricsOf("mcm_workqueue_depth{name=\"" + label + "\"} 7\nmcm_machine_drain_duration_seconds{namespace=\"n\",machine_deployment=\"pool\"} 30\n"), nil
 	}})
 	p.Navigate(s.URL())
 	p.Await(`document.querySelector(".empty")`)
