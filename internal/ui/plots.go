@@ -17,6 +17,8 @@ const (
 	metricsTimeout  = 8 * time.Second
 	// metricsHistory is how long values are kept.
 	metricsHistory = time.Hour
+	// leastShown is the least time that the plots show.
+	leastShown = 5 * time.Minute
 	// metricsGap is the time between two values above which a line is interrupted.
 	metricsGap = 3 * metricsInterval
 	// shownSeries limits the series of a plot on the page, to those with the highest values.
@@ -160,7 +162,11 @@ func (v Value) MarshalJSON() ([]byte, error) {
 func (h *history) plots(now time.Time) Plots {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := Plots{Enabled: h.read != nil, Source: h.source, Problem: h.problem, From: seconds(now.Add(-metricsHistory)), To: seconds(now)}
+	from := now.Add(-leastShown)
+	if len(h.samples) > 0 && h.samples[0].at.Before(from) {
+		from = h.samples[0].at
+	}
+	all := Plots{Enabled: h.read != nil, Source: h.source, Problem: h.problem, From: seconds(from), To: seconds(now)}
 	for _, of := range plots {
 		drawn := Plot{Name: of.name, Title: of.title, Unit: of.unit, Series: seriesOf(of, h.samples)}
 		slices.SortFunc(drawn.Series, func(a, b Series) int {
