@@ -60,9 +60,12 @@ function View({ route }: { route: string[] }) {
       return <Host key={a} name={a} />;
   }
   return (
-    <Empty title="No such page">
-      <a href="#/">Show the pools</a>
-    </Empty>
+    <>
+      <h1 class="hidden">Millwright</h1>
+      <Empty title="No such page">
+        <a href="#/">Show the pools</a>
+      </Empty>
+    </>
   );
 }
 

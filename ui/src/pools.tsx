@@ -313,6 +313,7 @@ export function Explanation({ detail, error, namespace }: { detail: Detail | nul
   const advice = (report.advice ?? []).filter((text) => !report.why?.some((finding) => finding.remedy === text));
   return (
     <section class={"explanation " + tones[report.verdict]} aria-label="Explanation">
+      <h2 class="hidden">Explanation</h2>
       <p class="conclusion">{report.answer}</p>
       {report.why && report.why.length > 0 && <Findings findings={report.why} namespace={namespace} />}
       {report.replaced && report.replaced.length > 0 && (

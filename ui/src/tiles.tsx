@@ -96,7 +96,7 @@ class Block extends Component<BlockProps> {
             data-id={machine.id}
             // Tab leads to the first tile, and the arrow keys lead from there.
             tabIndex={first && i === 0 ? 0 : -1}
-            aria-label={`${machine.name}: ${machine.phase}`}
+            aria-label={large ? undefined : `${machine.name}: ${machine.phase}`}
           >
             {large && (
               <>
