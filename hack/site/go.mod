@@ -4,7 +4,10 @@ go 1.26.0
 
 tool github.com/gohugoio/hugo
 
-require github.com/goccy/go-graphviz v0.2.10
+require (
+	github.com/goccy/go-graphviz v0.2.10
+	golang.org/x/net v0.56.0
+)
 
 require (
 	cel.dev/expr v0.25.1 // indirect
@@ -172,7 +175,6 @@ require (
 	golang.org/x/crypto v0.53.0 // indirect
 	golang.org/x/image v0.43.0 // indirect
 	golang.org/x/mod v0.37.0 // indirect
-	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.21.0 // indirect
 	golang.org/x/sys v0.46.0 // indirect

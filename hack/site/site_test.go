@@ -106,7 +106,7 @@ func TestLinks_BrokenOnesAreReported(t *testing.T) {
 		"index.html":        {Data: []byte(`<a href="tasks/pool.html#scale">ok</a><a href=https://example.com/x>ok</a><a href="#top" id=top>ok</a><img src="demo.svg">`)},
 		"demo.svg":          {},
 		"tasks/pool.html":   {Data: []byte(`<h2 id="scale"></h2><a href="../index.html#none">no heading</a><a href="missing.html">no page</a><a href="../tasks">a directory</a>`)},
-		"tasks/broken.html": {Data: []byte(`<a href="pool.html#scale&amp;more">no heading</a>`)},
+		"tasks/broken.html": {Data: []byte(`<a href="pool.html#scale&amp;more">no heading</a><script src="https://example.com/x.js"></script><img src="pool.png">`)},
 	}
 	err := checkLinks(site, []string{"index.html", "tasks/pool.html", "tasks/broken.html"})
 	if err == nil {
@@ -116,6 +116,8 @@ func TestLinks_BrokenOnesAreReported(t *testing.T) {
 		"tasks/pool.html links to ../index.html#none, which has no such heading",
 		"tasks/pool.html links to missing.html, which does not exist",
 		"tasks/pool.html links to ../tasks, which does not exist",
+		"tasks/broken.html loads https://example.com/x.js from another site",
+		"tasks/broken.html links to pool.png, which does not exist",
 		"tasks/broken.html links to pool.html#scale&more, which has no such heading",
 	}
 	if got := err.Error(); got != strings.Join(want, "\n") {
