@@ -99,6 +99,10 @@ func TestSite_IsAccessible(t *testing.T) {
 		p.Screenshot(t, strings.ReplaceAll(page, "/", "-"))
 	}
 
+	// Text is as in the pages, so that flags can be copied.
+	p.Navigate(url + "/reference/api/machine.html")
+	p.Await(`document.body.innerText.includes("(flag --machine-creation-timeout)")`)
+
 	p.Navigate(url + "/reference/cli/index.html")
 	p.Press("/")
 	p.Fill(".search input", "drain timeout")
