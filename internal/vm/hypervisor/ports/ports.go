@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
@@ -24,6 +25,9 @@ const (
 	piece = 16 << 10
 	// retryAfter is the delay after a failure to accept a connection.
 	retryAfter = 100 * time.Millisecond
+	// halfOpenTime is how long a client may send nothing after the guest has sent the end of its data. The guest has
+	// usually closed the connection, and has such a limit itself, but this process cannot know that before it sends more.
+	halfOpenTime = time.Minute
 )
 
 // Dial connects to a TCP port of the guest. It returns an error if the guest does not run in this process, or does not
@@ -109,7 +113,8 @@ func (s *Server) serve(listener net.Listener, port uint16) {
 	}
 }
 
-// forward copies both directions of a connection until both have ended or one side fails.
+// forward copies both directions of a connection until both have ended, one side fails, or the client keeps a connection
+// that the guest has ended.
 func (s *Server) forward(client net.Conn, port uint16) {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(s.ctx)
@@ -123,22 +128,37 @@ func (s *Server) forward(client net.Conn, port uint16) {
 	defer guest.Close()
 	stop := context.AfterFunc(ctx, func() { _, _ = guest.Close(), client.SetDeadline(time.Now()) })
 	defer stop()
+	var idle atomic.Pointer[time.Timer] // nil until the guest has ended its direction
 	sent := make(chan error, 1)
 	go func() {
-		err := transfer(guest, client)
+		err := transfer(guest, reader(func(into []byte) (int, error) {
+			n, err := client.Read(into)
+			if limit := idle.Load(); limit != nil {
+				limit.Reset(halfOpenTime)
+			}
+			return n, err
+		}))
 		if err != nil {
 			cancel()
 		}
 		sent <- err
 	}()
-	err = transfer(client.(dialer.Conn), guest)
-	if err != nil {
+	if err = transfer(client.(dialer.Conn), guest); err != nil {
 		cancel()
 	}
+	limit := time.AfterFunc(halfOpenTime, cancel)
+	defer limit.Stop()
+	idle.Store(limit)
 	if err = errors.Join(err, <-sent); err != nil {
 		reset(client)
 	}
 }
+
+// reader is a function that reads.
+type reader func(into []byte) (int, error)
+
+// Read implements io.Reader.
+func (r reader) Read(into []byte) (int, error) { return r(into) }
 
 // transfer copies one direction, and then its end. An error is not an end, and the connection is of no more use.
 func transfer(to dialer.Conn, from io.Reader) error {

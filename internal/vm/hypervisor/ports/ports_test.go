@@ -113,6 +113,53 @@ func TestServer_BrokenConnectionIsError(t *testing.T) {
 	}
 }
 
+// pipe is a connection that records when its direction to the other side is closed.
+type pipe struct {
+	net.Conn
+	from   io.Reader
+	closed chan struct{}
+}
+
+func (p *pipe) Read(into []byte) (int, error) { return p.from.Read(into) }
+func (p *pipe) CloseWrite() error             { close(p.closed); return nil }
+
+// TestServer_ClientThatKeepsConnection checks that a client cannot keep a connection that the guest has closed, by neither
+// closing it nor sending anything, and that a guest that has only closed its own direction still receives a slow upload.
+func TestServer_ClientThatKeepsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probe, err := ParseProbe("tcp://:80")
+		must(t, err)
+		ended, inside := net.Pipe()
+		guest := &pipe{inside, strings.NewReader("response"), make(chan struct{})}
+		s, err := Listen(Config{Probe: probe}, func(context.Context, uint16) (dialer.Conn, error) { return guest, nil }, nil)
+		must(t, err)
+		defer s.Close()
+		client, server := net.Pipe()
+		forwarded, began := make(chan struct{}), time.Now()
+		side := &pipe{server, server, make(chan struct{})}
+		go func() {
+			defer close(forwarded)
+			s.forward(side, 80)
+		}()
+		if response, err := io.ReadAll(io.LimitReader(client, 8)); err != nil || string(response) != "response" {
+			t.Fatalf("%q, %v", response, err)
+		}
+		<-side.closed
+		go io.Copy(io.Discard, ended)
+		for range 10 { // an upload, with pauses
+			time.Sleep(halfOpenTime - time.Second)
+			if _, err := client.Write([]byte("x")); err != nil {
+				t.Fatalf("after %s: %v", time.Since(began), err)
+			}
+		}
+		idle := time.Now()
+		<-forwarded
+		if got := time.Since(idle); got != halfOpenTime {
+			t.Errorf("the connection was closed after %s", got)
+		}
+	})
+}
+
 // Close closes connections, even if neither side sends anything.
 func TestServer_ClosesConnections(t *testing.T) {
 	guest, err := net.Listen("tcp", "127.0.0.1:0")
