@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 )
 
@@ -52,8 +55,12 @@ type Server struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	listeners []net.Listener
-	slots     chan struct{}
-	open      sync.WaitGroup
+	running   sync.WaitGroup
+	// open counts connections, and clients has them by client.
+	open    *connlimit.Counter
+	clients *connlimit.Pool
+	// full limits how often a client can cause a log line.
+	full rate.Sometimes
 }
 
 // Listen serves until Close is called. The guest may start later. A nil logger logs nothing.
@@ -61,7 +68,11 @@ func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{dial: dial, probe: config.Probe, log: log, slots: make(chan struct{}, maxConnections)}
+	s := &Server{
+		dial: dial, probe: config.Probe, log: log,
+		open: connlimit.NewCounter(maxConnections, maxConnections), clients: connlimit.NewUnlimitedPool(),
+		full: rate.Sometimes{Interval: time.Minute},
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for _, port := range config.Ports {
 		listener, err := net.Listen("tcp", net.JoinHostPort(config.Address, strconv.Itoa(int(port))))
@@ -70,7 +81,7 @@ func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
 			return nil, fmt.Errorf("listening for connections to the guest: %w", err)
 		}
 		s.listeners = append(s.listeners, listener)
-		s.open.Go(func() { s.serve(listener, port) })
+		s.running.Go(func() { s.serve(listener, port) })
 	}
 	return s, nil
 }
@@ -81,7 +92,7 @@ func (s *Server) Close() {
 	for _, listener := range s.listeners {
 		_ = listener.Close()
 	}
-	s.open.Wait()
+	s.running.Wait()
 }
 
 func (s *Server) serve(listener net.Listener, port uint16) {
@@ -100,24 +111,52 @@ func (s *Server) serve(listener net.Listener, port uint16) {
 				return
 			}
 		}
-		select {
-		case s.slots <- struct{}{}:
-			s.open.Go(func() {
-				defer func() { <-s.slots }()
-				s.forward(client, port)
-			})
-		default:
-			s.log.Warn("too many connections to the guest; closing a new one", "port", port, "limit", maxConnections)
+		ctx, cancel := context.WithCancel(s.ctx)
+		release, ok := s.admit(client.RemoteAddr(), cancel)
+		if !ok {
+			cancel()
 			reset(client)
+			continue
+		}
+		s.running.Go(func() {
+			defer release()
+			defer cancel()
+			s.forward(ctx, client, port)
+		})
+	}
+}
+
+// admit counts a connection until release. If there are too many, it closes the oldest connection of the client with the
+// most connections, by its end, unless this client then had more. It returns false if there still are too many.
+func (s *Server) admit(client net.Addr, end func()) (release func(), ok bool) {
+	from := connlimit.OriginOf(client)
+	free, ok := s.open.Take(from)
+	if !ok {
+		s.full.Do(func() {
+			s.log.Warn("too many connections to the guest; closing those of the client with the most", "client", client, "limit", maxConnections)
+		})
+		if s.clients.Displace(from) {
+			free, ok = s.open.Take(from)
 		}
 	}
+	if !ok {
+		return nil, false
+	}
+	leave := s.clients.Add(from, func() {
+		free()
+		end()
+	})
+	return func() {
+		leave()
+		free()
+	}, true
 }
 
 // forward copies both directions of a connection until both have ended, one side fails, or the client keeps a connection
 // that the guest has ended.
-func (s *Server) forward(client net.Conn, port uint16) {
+func (s *Server) forward(ctx context.Context, client net.Conn, port uint16) {
 	defer client.Close()
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	guest, err := s.dial(ctx, port)
 	if err != nil {

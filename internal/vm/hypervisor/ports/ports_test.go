@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -139,7 +140,7 @@ func TestServer_ClientThatKeepsConnection(t *testing.T) {
 		side := &pipe{server, server, make(chan struct{})}
 		go func() {
 			defer close(forwarded)
-			s.forward(side, 80)
+			s.forward(t.Context(), side, 80)
 		}()
 		if response, err := io.ReadAll(io.LimitReader(client, 8)); err != nil || string(response) != "response" {
 			t.Fatalf("%q, %v", response, err)
@@ -158,6 +159,41 @@ func TestServer_ClientThatKeepsConnection(t *testing.T) {
 			t.Errorf("the connection was closed after %s", got)
 		}
 	})
+}
+
+// TestServer_ClientHoldsAllConnections checks that a client that opens all connections and keeps them does not keep out
+// others, and cannot fill the log.
+func TestServer_ClientHoldsAllConnections(t *testing.T) {
+	var log bytes.Buffer
+	s, err := Listen(Config{}, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	must(t, err)
+	defer s.Close()
+	hostile, other := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}
+	var ended []int
+	for n := range 2 * maxConnections {
+		_, ok := s.admit(hostile, func() { ended = append(ended, n) })
+		if want := n < maxConnections; ok != want {
+			t.Fatalf("connection %d: %v, want %v", n, ok, want)
+		}
+	}
+	release, ok := s.admit(other, func() { t.Error("the connection of the other client was closed") })
+	if !ok || len(ended) != 1 || ended[0] != 0 {
+		t.Errorf("another client: %v; the connections %v were closed", ok, ended)
+	}
+	if _, ok := s.admit(hostile, nil); ok {
+		t.Error("there are more connections than the limit")
+	}
+	release()
+	release()
+	if _, ok := s.admit(hostile, nil); !ok {
+		t.Error("a released connection counts")
+	}
+	if _, ok := s.admit(hostile, nil); ok {
+		t.Error("a released connection counts twice")
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines in the log", lines)
+	}
 }
 
 // Close closes connections, even if neither side sends anything.

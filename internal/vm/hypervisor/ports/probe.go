@@ -59,7 +59,7 @@ const (
 // Check starts to check the guest until the server is closed. It calls report with nil when the guest becomes ready, and
 // with the reason when it is not ready. Another reason, which the guest may determine, is reported twice a minute at most.
 func (s *Server) Check(report func(problem error)) {
-	s.open.Go(func() {
+	s.running.Go(func() {
 		failed := failures - 1 // the first failure counts
 		var wait time.Duration
 		var reported time.Time
