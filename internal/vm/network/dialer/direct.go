@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
@@ -15,6 +16,17 @@ import (
 
 // directBuffer limits the memory of each direction of a connection of a Direct, in bytes.
 const directBuffer = 64 << 10
+
+// keepAlive is when a silent connection is probed.
+type keepAlive struct {
+	idle, interval time.Duration
+	count          int
+}
+
+// defaultKeepAlive detects within three minutes that a guest has been reset. It then does not know its connections any
+// more, and reports that only in response to a packet. Clients cannot detect it themselves, because this process responds to
+// their probes.
+var defaultKeepAlive = keepAlive{idle: time.Minute, interval: 15 * time.Second, count: 8}
 
 // Link is the link to one guest.
 type Link struct {
@@ -33,11 +45,12 @@ type Direct struct {
 	stack    *stack.Stack
 	link     Link
 	endpoint *channel.Endpoint
+	probes   keepAlive
 }
 
 // NewDirect attaches to the link until the context is canceled or sending fails. Open connections then break.
 func NewDirect(ctx context.Context, link Link) (*Direct, error) {
-	d := &Direct{link: link, endpoint: channel.New(queued, maxPacket, "")}
+	d := &Direct{link: link, endpoint: channel.New(queued, maxPacket, ""), probes: defaultKeepAlive}
 	var err error
 	if d.stack, err = newStack(d.endpoint, link.Own); err != nil {
 		return nil, err
@@ -80,7 +93,38 @@ func (d *Direct) Dial(ctx context.Context, port uint16) (Conn, error) {
 	if err != nil {
 		return nil, err // not an interface that holds a nil pointer
 	}
+	if err := d.keepAlive(conn, port); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
 	return conn, nil
+}
+
+// keepAlive enables the probes of a connection to a port. The connection itself has no such method.
+func (d *Direct) keepAlive(conn net.Conn, port uint16) error {
+	local, ok := conn.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return nil // it has been closed
+	}
+	protocol := protocolOf(d.link.Guest)
+	found, ok := d.stack.FindTransportEndpoint(protocol, tcp.ProtocolNumber, stack.TransportEndpointID{
+		LocalPort: uint16(local.Port), LocalAddress: tcpip.AddrFromSlice(d.link.Own.AsSlice()),
+		RemotePort: port, RemoteAddress: tcpip.AddrFromSlice(d.link.Guest.AsSlice()),
+	}, card).(tcpip.Endpoint)
+	if !ok {
+		return nil // it has been closed
+	}
+	idle, interval := tcpip.KeepaliveIdleOption(d.probes.idle), tcpip.KeepaliveIntervalOption(d.probes.interval)
+	for _, option := range []tcpip.SettableSocketOption{&idle, &interval} {
+		if err := found.SetSockOpt(option); err != nil {
+			return fmt.Errorf("setting the times of probes: %s", err)
+		}
+	}
+	if err := found.SetSockOptInt(tcpip.KeepaliveCountOption, d.probes.count); err != nil {
+		return fmt.Errorf("setting the number of probes: %s", err)
+	}
+	found.SocketOptions().SetKeepAlive(true)
+	return nil
 }
 
 // Conn is a connection to a guest.

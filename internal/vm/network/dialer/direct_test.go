@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,5 +118,43 @@ func TestDirect_BreaksWithLink(t *testing.T) {
 	defer stop()
 	if _, err := silent.Dial(short, 7); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a silent guest: %v", err)
+	}
+}
+
+// TestDirect_GuestIsReset checks that a connection on which nothing is sent breaks when the guest has been reset, and not
+// before.
+func TestDirect_GuestIsReset(t *testing.T) {
+	t.Parallel()
+	for name, addresses := range map[string][2]string{"IPv4": {"10.77.0.16", "10.77.0.3"}, "IPv6": {"fd77::16", "fd77::3"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, _ := newLink(t.Context(), t, netip.MustParseAddr(addresses[0]), netip.MustParseAddr(addresses[1]))
+			// Guests respond to two probes in a second.
+			d.probes = keepAlive{idle: 600 * time.Millisecond, interval: 600 * time.Millisecond, count: 2}
+			var connected atomic.Bool
+			var probes atomic.Int32
+			answered, guest := int32(d.probes.count+1), d.link.Send // the guest responds to more probes than may be lost
+			d.link.Send = func(frame []byte) error {
+				if connected.Load() && probes.Add(1) > answered {
+					return nil
+				}
+				return guest(frame)
+			}
+			conn, err := d.Dial(t.Context(), 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			connected.Store(true)
+			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
+				t.Errorf("the connection does not break: %v", err)
+			}
+			if lost := probes.Load() - answered; lost < int32(d.probes.count) {
+				t.Errorf("the connection broke after %d probes without a response", lost)
+			}
+		})
 	}
 }
