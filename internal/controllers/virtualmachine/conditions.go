@@ -48,8 +48,8 @@ func statusOf(o observation) v1alpha1.VirtualMachineStatus {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionScheduled)
 	} else {
 		status.NodeName = o.active.Spec.NodeName
-		if text := o.active.Annotations[v1alpha1.AnnotationAddresses]; text != "" {
-			status.Addresses = strings.Split(text, ",")
+		if addresses := podspec.Addresses(o.active); len(addresses) > 0 {
+			status.Addresses = addresses
 		}
 		set(scheduled(o.active))
 	}

@@ -290,7 +290,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	}
 	err = indexer.IndexField(ctx, &corev1.Pod{}, indexGuestAddress, func(object client.Object) []string {
 		if pod := object.(*corev1.Pod); podstate.Owner(pod) != "" && podstate.Alive(pod) {
-			return ipam.OfPod(pod)
+			return podspec.Addresses(pod)
 		}
 		return nil
 	})

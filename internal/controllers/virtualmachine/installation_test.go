@@ -149,6 +149,14 @@ func TestAddress_StaysTakenWhileGuestRuns(t *testing.T) {
 				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.9.9")
 			})
 		},
+		"annotations of the VM and its Pod": func(w *testEnv) {
+			pod := w.pods("a")[0]
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.9.9")
+			w.must(w.client.Update(w.Context(), &pod))
+			w.change("a", func(vm *v1alpha1.VirtualMachine) {
+				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationAddresses, "10.77.9.9")
+			})
+		},
 		"forced deletion": func(w *testEnv) {
 			w.change("a", func(vm *v1alpha1.VirtualMachine) {
 				metav1.SetMetaDataAnnotation(&vm.ObjectMeta, v1alpha1.AnnotationController, "gone-system/vms") // or the finalizer is added again

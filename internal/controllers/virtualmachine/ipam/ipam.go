@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -269,11 +268,6 @@ func lowestAutomatic(network netip.Prefix) netip.Addr {
 
 func older(a, b *v1alpha1.VirtualMachine) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) < 0
-}
-
-// OfPod returns the addresses of the guest in a hypervisor Pod.
-func OfPod(pod metav1.Object) []string {
-	return texts(parse(strings.Split(pod.GetAnnotations()[v1alpha1.AnnotationAddresses], ",")))
 }
 
 // Of returns the addresses that a VM has or requests, without their prefix lengths. It omits malformed addresses.

@@ -70,6 +70,19 @@ func LeaseOf(pod *corev1.Pod) (time.Duration, error) {
 	return spec.GetLeaseDuration().AsDuration(), nil
 }
 
+// Addresses returns the addresses of the guest in a hypervisor Pod; none if the Pod is not one. They are those in its
+// container, which cannot be changed. Users can edit the annotation with the same addresses.
+func Addresses(pod *corev1.Pod) []string {
+	if Hypervisor(pod) == nil {
+		return nil
+	}
+	spec, err := specOf(pod)
+	if err != nil {
+		return nil
+	}
+	return spec.GetAddress()
+}
+
 // specOf returns the spec of the hypervisor or disk server in a Pod.
 func specOf(pod *corev1.Pod) (*vmpb.VMSpec, error) {
 	spec := &vmpb.VMSpec{}

@@ -19,9 +19,9 @@ import (
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/authority"
-	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/ipam"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/migration"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/overlay"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	overlaypb "github.com/millwright-dev/millwright/proto/overlay"
@@ -384,7 +384,7 @@ func (o *overlays) find(ctx context.Context, key types.NamespacedName) (*overlay
 		return nil, nil
 	}
 	// The Pod has the addresses with which the guest was started, even if those of the VM have been edited.
-	addresses := ipam.OfPod(pod)
+	addresses := podspec.Addresses(pod)
 	if err != nil || !podstate.Owns(vm, pod) || !podstate.Alive(pod) || len(addresses) == 0 {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 	overlaypb "github.com/millwright-dev/millwright/proto/overlay"
 	"github.com/millwright-dev/millwright/test/support/fixture"
@@ -69,6 +70,7 @@ func (o *overlayed) pod(name, address, guest string) {
 		o.Fatal(err)
 	}
 	pod.Annotations = map[string]string{v1alpha1.AnnotationAddresses: guest}
+	pod.Spec.Containers = []corev1.Container{{Name: podspec.ContainerName, Env: []corev1.EnvVar{{Name: vmpb.EnvSpec, Value: `{"address":["` + guest + `"]}`}}}}
 	if err := o.Registry.Client.Update(o.Context(), pod); err != nil {
 		o.Fatal(err)
 	}
@@ -228,6 +230,21 @@ func TestOverlay_ForeignEndpoint(t *testing.T) {
 	o := newOverlayed(t)
 	o.join("vm", "vm-1", "10.0.0.9").next()
 	o.join("other", "other-1", "10.0.0.3").wants("the first update", "snapshot")
+}
+
+// TestOverlay_EditedPod checks that a user who edits the Pod of a VM cannot take the addresses of other VMs.
+func TestOverlay_EditedPod(t *testing.T) {
+	o := newOverlayed(t)
+	pod := &corev1.Pod{}
+	if err := o.Registry.Client.Get(t.Context(), types.NamespacedName{Namespace: o.key.Namespace, Name: "vm-1"}, pod); err != nil {
+		t.Fatal(err)
+	}
+	pod.Annotations[v1alpha1.AnnotationAddresses] = "10.77.0.17,10.77.0.18"
+	if err := o.Registry.Client.Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	o.join("vm", "vm-1", "10.0.0.1").next()
+	o.join("other", "other-1", "10.0.0.3").wants("the first update", "snapshot, "+o.key.Namespace+"/vm PRESENT 10.0.0.1:8462 10.77.0.16")
 }
 
 func TestOverlay_OtherNetwork(t *testing.T) {
