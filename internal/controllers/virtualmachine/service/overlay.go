@@ -53,8 +53,9 @@ type overlays struct {
 	// restarted has the authoritative process of each VM when the first hypervisor was served: those that may have
 	// announced their endpoints to an earlier process of the VM controller. It is nil until then.
 	restarted map[types.NamespacedName]process
-	// endpoints are the announced endpoints by VM and Pod.
+	// endpoints are the announced endpoints by VM and Pod, and keys the VMs that have announced public keys.
 	endpoints map[types.NamespacedName]map[string]announced
+	keys      map[string]types.NamespacedName
 	// moved has the last switchover of each VM until the cache contains it.
 	moved map[types.NamespacedName]move
 }
@@ -81,7 +82,7 @@ type move struct{ from, to process }
 func newOverlays(s *Service) *overlays {
 	return &overlays{
 		service: s, directory: overlay.New(s.NetworkOf),
-		endpoints: map[types.NamespacedName]map[string]announced{}, moved: map[types.NamespacedName]move{},
+		endpoints: map[types.NamespacedName]map[string]announced{}, keys: map[string]types.NamespacedName{}, moved: map[types.NamespacedName]move{},
 	}
 }
 
@@ -103,7 +104,9 @@ func (o *overlays) Join(request *overlaypb.JoinRequest, out grpc.ServerStreaming
 	}
 	rechecked, closeLease := o.service.open(vm, "") // not for a particular Pod
 	defer closeLease()
-	o.announce(vm, us, announced{publicKey: request.GetPublicKey(), endpoint: endpoint})
+	if !o.announce(vm, us, announced{publicKey: request.GetPublicKey(), endpoint: endpoint}) {
+		return status.Error(codes.PermissionDenied, "the public key belongs to another virtual machine")
+	}
 	if err := o.load(ctx); err != nil {
 		return grpcError(ctx, us, err)
 	}
@@ -236,10 +239,14 @@ func (o *overlays) Leave(ctx context.Context, request *overlaypb.LeaveRequest) (
 }
 
 // announce stores the endpoint of a process. The endpoint of an earlier process in the Pod does not replace that of a
-// later one.
-func (o *overlays) announce(vm types.NamespacedName, us *vmpb.HypervisorID, endpoint announced) {
+// later one. It returns false if another VM has announced the public key: keys are no secret, and a hypervisor has only one
+// peer for each, so a process that announces the key of another would cut that one off.
+func (o *overlays) announce(vm types.NamespacedName, us *vmpb.HypervisorID, endpoint announced) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if owner, taken := o.keys[string(endpoint.publicKey)]; taken && owner != vm {
+		return false
+	}
 	of := o.endpoints[vm]
 	if of == nil {
 		of = map[string]announced{}
@@ -248,7 +255,7 @@ func (o *overlays) announce(vm types.NamespacedName, us *vmpb.HypervisorID, endp
 	endpoint.run = processOf(us).run
 	last, has := of[us.GetPodName()]
 	if run, err := strconv.ParseUint(last.run, 10, 64); has && err == nil && run > us.GetRunId() {
-		return
+		return true
 	}
 	if endpoint.run == last.run {
 		endpoint.silent = last.silent
@@ -256,7 +263,18 @@ func (o *overlays) announce(vm types.NamespacedName, us *vmpb.HypervisorID, endp
 	if !has && len(of) >= maxEndpoints {
 		o.evict(vm)
 	}
+	o.drop(vm, us.GetPodName())
 	of[us.GetPodName()] = endpoint
+	if endpoint.publicKey != nil {
+		o.keys[string(endpoint.publicKey)] = vm
+	}
+	return true
+}
+
+// drop forgets the endpoint of a Pod. The caller must hold the lock.
+func (o *overlays) drop(vm types.NamespacedName, pod string) {
+	delete(o.keys, string(o.endpoints[vm][pod].publicKey))
+	delete(o.endpoints[vm], pod)
 }
 
 // evict forgets the endpoints of Pods that have no authority. The caller must hold the lock.
@@ -267,7 +285,7 @@ func (o *overlays) evict(vm types.NamespacedName) {
 	}
 	for pod := range o.endpoints[vm] {
 		if current == nil || pod != o.active(current).pod && !migration.IsTarget(&current.Status, pod) {
-			delete(o.endpoints[vm], pod)
+			o.drop(vm, pod)
 		}
 	}
 }
@@ -317,6 +335,9 @@ func (o *overlays) switched(ctx context.Context, vm types.NamespacedName, us, th
 func (o *overlays) forget(vm types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for pod := range o.endpoints[vm] {
+		o.drop(vm, pod)
+	}
 	delete(o.endpoints, vm)
 	delete(o.moved, vm)
 	delete(o.restarted, vm)

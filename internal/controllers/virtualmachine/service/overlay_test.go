@@ -232,6 +232,34 @@ func TestOverlay_ForeignEndpoint(t *testing.T) {
 	o.join("other", "other-1", "10.0.0.3").wants("the first update", "snapshot")
 }
 
+// TestOverlay_KeyOfOther checks that a hypervisor cannot announce the key of another one, while that has it, and that keys are
+// forgotten with their processes.
+func TestOverlay_KeyOfOther(t *testing.T) {
+	o := newOverlayed(t)
+	stolen := keyOf("10.0.0.3")
+	joins := func() codes.Code {
+		ctx, leave := context.WithCancel(as(t, "vm", "vm-1"))
+		leave()
+		request := &overlaypb.JoinRequest{Us: o.us("vm", "vm-1"), PublicKey: stolen, Endpoint: "10.0.0.1:8462"}
+		return status.Code(o.overlays.Join(request, updates{ctx: ctx, sent: make(chan *overlaypb.Update, 1)}))
+	}
+	other := o.join("other", "other-1", "10.0.0.3")
+	other.next()
+	if got := joins(); got != codes.PermissionDenied {
+		t.Errorf("the key of another hypervisor: %s", got)
+	}
+	if _, err := o.overlays.Leave(as(t, "other", "other-1"), &overlaypb.LeaveRequest{Us: o.us("other", "other-1")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := joins(); got != codes.Canceled {
+		t.Errorf("the key of a process that has left: %s", got)
+	}
+	o.Forget(o.key)
+	if len(o.overlays.keys) != 0 {
+		t.Errorf("the keys %v are left", o.overlays.keys)
+	}
+}
+
 // TestOverlay_EditedPod checks that a user who edits the Pod of a VM cannot take the addresses of other VMs.
 func TestOverlay_EditedPod(t *testing.T) {
 	o := newOverlayed(t)

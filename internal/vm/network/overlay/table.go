@@ -73,10 +73,11 @@ type table struct {
 	byVM       map[string]*member
 	byAddress  map[netip.Addr]*member
 	byEndpoint map[netip.AddrPort]*member
+	byKey      map[Key]*member
 }
 
 func newTable() table {
-	return table{byVM: map[string]*member{}, byAddress: map[netip.Addr]*member{}, byEndpoint: map[netip.AddrPort]*member{}}
+	return table{byVM: map[string]*member{}, byAddress: map[netip.Addr]*member{}, byEndpoint: map[netip.AddrPort]*member{}, byKey: map[Key]*member{}}
 }
 
 // apply applies an update. It returns the members that are not valid any more, and those that are new.
@@ -89,6 +90,11 @@ func (t *table) apply(update Update) (gone, added []*member) {
 			continue
 		}
 		gone = append(gone, t.remove(next.VM)...)
+		// A process has one key, and a VM that has the key of another one would replace its peer. The VM controller refuses
+		// that, but after a restart it may not know the key of the other one yet.
+		if t.byKey[next.Key] != nil {
+			continue
+		}
 		// The VM controller gives no address and no endpoint to two VMs. An update that does so is outdated.
 		for _, address := range next.Addresses {
 			if other := t.byAddress[address]; other != nil {
@@ -99,7 +105,7 @@ func (t *table) apply(update Update) (gone, added []*member) {
 			gone = append(gone, t.remove(other.VM)...)
 		}
 		m := &member{Member: next}
-		t.byVM[m.VM], t.byEndpoint[m.Endpoint] = m, m
+		t.byVM[m.VM], t.byEndpoint[m.Endpoint], t.byKey[m.Key] = m, m, m
 		for _, address := range m.Addresses {
 			t.byAddress[address] = m
 		}
@@ -137,6 +143,7 @@ func (t *table) remove(vm string) []*member {
 	}
 	delete(t.byVM, vm)
 	delete(t.byEndpoint, m.Endpoint)
+	delete(t.byKey, m.Key)
 	for _, address := range m.Addresses {
 		delete(t.byAddress, address)
 	}

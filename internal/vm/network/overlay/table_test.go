@@ -10,7 +10,7 @@ import (
 
 // located returns a member at an endpoint with a port.
 func located(vm string, port uint16, addresses ...string) Member {
-	m := Member{VM: vm, Key: Key{byte(port)}, Endpoint: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port)}
+	m := Member{VM: vm, Key: Key{vm[0], byte(port)}, Endpoint: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port)}
 	for _, address := range addresses {
 		m.Addresses = append(m.Addresses, netip.MustParseAddr(address))
 	}
@@ -27,7 +27,8 @@ func names(members []*member) string {
 }
 
 func TestTable(t *testing.T) {
-	all := newTable()
+	all, stolen := newTable(), located("b", 10, "10.77.0.10")
+	stolen.Key = located("a", 4).Key
 	for _, step := range []struct {
 		what              string
 		update            Update
@@ -41,6 +42,8 @@ func TestTable(t *testing.T) {
 		{"the address of another VM", Update{Present: []Member{located("d", 5, "fd77::2")}}, "b", "d", "a d"},
 		{"the endpoint of another VM", Update{Present: []Member{located("e", 5, "10.77.0.5")}}, "d", "e", "a e"},
 		{"two VMs with an address", Update{Present: []Member{located("f", 6, "10.77.0.6"), located("g", 7, "10.77.0.6")}}, "f", "g", "a e g"},
+		{"the key of another VM", Update{Present: []Member{stolen, located("i", 9)}}, "", "i", "a e g i"},
+		{"the key of another VM instead of its own", Update{Present: []Member{{"i", stolen.Key, stolen.Endpoint, nil}}}, "i", "", "a e g"},
 		{"a snapshot", Update{Snapshot: true, Present: []Member{located("e", 5, "10.77.0.5"), located("h", 8)}, Unchanged: []string{"g", "unknown"}}, "a", "h", "e g h"},
 		{"an empty snapshot", Update{Snapshot: true}, "e g h", "", ""},
 	} {
@@ -63,7 +66,7 @@ func TestTable(t *testing.T) {
 				}
 			}
 		}
-		if len(all.byEndpoint) != len(all.byVM) || len(all.byAddress) != addresses {
+		if len(all.byEndpoint) != len(all.byVM) || len(all.byKey) != len(all.byVM) || len(all.byAddress) != addresses {
 			t.Errorf("%s: %d endpoints of %d VMs, %d addresses, want %d", step.what, len(all.byEndpoint), len(all.byVM), len(all.byAddress), addresses)
 		}
 	}
