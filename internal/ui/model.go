@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -24,8 +25,9 @@ const (
 	// poolBeat is the time after which they are computed without a change, because they depend on the time and on the
 	// leases of managers.
 	poolBeat = 5 * time.Second
-	// leaseTimeout limits how long the leases are read.
-	leaseTimeout = 3 * time.Second
+	// leaseTimeout limits how long the leases are read, and maxLeaseReads of how many namespaces at a time.
+	leaseTimeout  = 3 * time.Second
+	maxLeaseReads = 16
 )
 
 // model keeps the rows current.
@@ -193,15 +195,16 @@ func (m *model) updatePools(ctx context.Context, now time.Time) {
 		}
 	}
 	m.computed = now
+	m.readLeases(ctx, now)
 	for _, namespace := range slices.Sorted(maps.Keys(m.pools)) {
-		m.updatePoolsOf(ctx, namespace, now)
+		m.updatePoolsOf(namespace, now)
 	}
 	clear(m.pools)
 }
 
-func (m *model) updatePoolsOf(ctx context.Context, namespace string, now time.Time) {
+func (m *model) updatePoolsOf(namespace string, now time.Time) {
 	deployments := objectsOf[*v1alpha1.MachineDeployment](m.sources["MachineDeployment"], namespace)
-	m.showPools("MachineDeployment", "pool", namespace, m.poolFacts(ctx, namespace, deployments, now).rows(now))
+	m.showPools("MachineDeployment", "pool", namespace, m.poolFacts(namespace, deployments).rows(now))
 	m.showPools(capiDeployments, capiPoolRow, namespace, m.capiFacts(namespace).rows())
 }
 
@@ -229,7 +232,7 @@ func (m *model) showPools(kind, prefix, namespace string, rows []PoolRow) {
 }
 
 // poolFacts returns the objects of a namespace from the caches.
-func (m *model) poolFacts(ctx context.Context, namespace string, deployments []*v1alpha1.MachineDeployment, now time.Time) poolFacts {
+func (m *model) poolFacts(namespace string, deployments []*v1alpha1.MachineDeployment) poolFacts {
 	facts := poolFacts{
 		deployments: deployments,
 		sets:        objectsOf[*v1alpha1.MachineSet](m.sources["MachineSet"], namespace),
@@ -248,20 +251,45 @@ func (m *model) poolFacts(ctx context.Context, namespace string, deployments []*
 	if len(deployments) == 0 {
 		return facts
 	}
-	held := m.held[namespace]
-	if facts.problem == "" && now.Sub(held.read) >= poolBeat {
-		held = heldLeases{m.leases(ctx, namespace), now}
-		m.held[namespace] = held
-	}
-	facts.leases = held.leases
+	facts.leases = m.held[namespace].leases
 	return facts
+}
+
+// readLeases reads the leases in the namespaces whose pools are computed next, unless they were read recently or the API
+// server does not respond. It reads several at a time, because all rows wait for it.
+func (m *model) readLeases(ctx context.Context, now time.Time) {
+	var due []string
+	for namespace := range m.pools {
+		pools := objectsOf[*v1alpha1.MachineDeployment](m.sources["MachineDeployment"], namespace)
+		if len(pools) > 0 && now.Sub(m.held[namespace].read) >= poolBeat {
+			due = append(due, namespace)
+		}
+	}
+	for _, kind := range []string{"MachineDeployment", "MachineSet", "Machine"} {
+		if state, _ := m.sources[kind].get(); state.Access == AccessLost {
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	read := make([]leases, len(due))
+	var reading errgroup.Group
+	reading.SetLimit(maxLeaseReads)
+	for i, namespace := range due {
+		reading.Go(func() error {
+			read[i] = m.leases(ctx, namespace)
+			return nil
+		})
+	}
+	_ = reading.Wait() // always nil
+	for i, namespace := range due {
+		m.held[namespace] = heldLeases{read[i], now}
+	}
 }
 
 // leases reads the leases of the managers. They are not watched, because a namespace can have many other leases, which
 // are renewed every few seconds.
 func (m *model) leases(ctx context.Context, namespace string) leases {
-	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
-	defer cancel()
 	read := func(name string) *coordinationv1.Lease {
 		lease := &coordinationv1.Lease{}
 		if m.control.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, lease) != nil {

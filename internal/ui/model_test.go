@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +32,8 @@ type cluster struct {
 	watches []watch.Interface
 	// opened is how many watches were opened for each kind.
 	opened map[string]int
+	// leaseTime is how long the API server takes to respond with a lease.
+	leaseTime time.Duration
 }
 
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
@@ -44,6 +48,15 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	}
 	inner := newFakeClient(t, objects...)
 	c.WithWatch = fakeClient{interceptor.NewClient(inner.(fakeClient).WithWatch, interceptor.Funcs{
+		Get: func(ctx context.Context, to client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if _, is := object.(*coordinationv1.Lease); is {
+				c.mu.Lock()
+				took := c.leaseTime
+				c.mu.Unlock()
+				time.Sleep(took) // fake
+			}
+			return to.Get(ctx, key, object, options...)
+		},
 		List: func(ctx context.Context, to client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if err := check(list, options); err != nil {
 				return err
@@ -191,6 +204,35 @@ func TestModel_ShowsPool(t *testing.T) {
 		}
 		if set, _ := shown[SetRow](w, "set/n/pool-1"); set.Pool != "pool" || set.Revision != "1" {
 			t.Errorf("set: %+v", set)
+		}
+	})
+}
+
+// TestModel_SlowAPIServer checks that machines stay current if the API server takes long for each lease, of which there are
+// two for each namespace.
+func TestModel_SlowAPIServer(t *testing.T) {
+	objects := onePool()
+	for i := range 60 {
+		objects = append(objects, &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n-%d", i), Name: "pool"}})
+	}
+	inWorld(t, objects, "", nil, func(w *world) {
+		w.mu.Lock()
+		w.leaseTime = 100 * time.Millisecond
+		w.mu.Unlock()
+		machine := objects[2].DeepCopyObject().(*v1alpha1.Machine)
+		for _, phase := range []v1alpha1.MachinePhase{v1alpha1.MachineUnknown, v1alpha1.MachineRunning, v1alpha1.MachineFailed} {
+			w.pass(5 * time.Second)
+			if err := w.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil {
+				t.Fatal(err)
+			}
+			machine.Status.CurrentStatus.Phase = phase
+			if err := w.Update(t.Context(), machine); err != nil {
+				t.Fatal(err)
+			}
+			w.pass(3 * time.Second)
+			if got, _ := shown[MachineRow](w, "machine/n/pool-1-a"); got.Phase != string(phase) {
+				t.Errorf("phase %s, want %s", got.Phase, phase)
+			}
 		}
 	})
 }
