@@ -43,7 +43,7 @@ type OverlayClient interface {
 	// while the caller is the authoritative hypervisor of its virtual machine.
 	//
 	// Join returns INVALID_ARGUMENT if the request is malformed, PERMISSION_DENIED if the hypervisor is not that of the
-	// caller's certificate, and FAILED_PRECONDITION once the caller is no longer authorized.
+	// caller's certificate or the key is that of another VM, and FAILED_PRECONDITION once the caller is no longer authorized.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Update], error)
 	// ReportSilent announces which hypervisors do not respond to the caller. It replaces the last report. It returns the
 	// errors of Join.
@@ -116,7 +116,7 @@ type OverlayServer interface {
 	// while the caller is the authoritative hypervisor of its virtual machine.
 	//
 	// Join returns INVALID_ARGUMENT if the request is malformed, PERMISSION_DENIED if the hypervisor is not that of the
-	// caller's certificate, and FAILED_PRECONDITION once the caller is no longer authorized.
+	// caller's certificate or the key is that of another VM, and FAILED_PRECONDITION once the caller is no longer authorized.
 	Join(*JoinRequest, grpc.ServerStreamingServer[Update]) error
 	// ReportSilent announces which hypervisors do not respond to the caller. It replaces the last report. It returns the
 	// errors of Join.
