@@ -133,9 +133,9 @@ func TestDirect_GuestIsReset(t *testing.T) {
 			d.probes = keepAlive{idle: 600 * time.Millisecond, interval: 600 * time.Millisecond, count: 2}
 			var connected atomic.Bool
 			var probes atomic.Int32
-			answered, guest := int32(d.probes.count+1), d.link.Send // the guest responds to more probes than may be lost
+			passed, guest := int32(d.probes.count+1), d.link.Send // the guest responds to more probes than may be lost
 			d.link.Send = func(frame []byte) error {
-				if connected.Load() && probes.Add(1) > answered {
+				if connected.Load() && probes.Add(1) > passed {
 					return nil
 				}
 				return guest(frame)
@@ -152,7 +152,7 @@ func TestDirect_GuestIsReset(t *testing.T) {
 			if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 				t.Errorf("the connection does not break: %v", err)
 			}
-			if lost := probes.Load() - answered; lost < int32(d.probes.count) {
+			if lost := probes.Load() - passed; lost < int32(d.probes.count) {
 				t.Errorf("the connection broke after %d probes without a response", lost)
 			}
 		})
