@@ -2,6 +2,7 @@ package virtualmachine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -19,6 +20,9 @@ import (
 
 // label gives the labels that Services select to the Pod of the authoritative hypervisor while its guest is ready, and
 // to no other Pod of the VM. The readiness of the Pod itself is that of the hypervisor.
+//
+// It runs before the steps that may fail for long, for example because of a quota, so that clients do not stay with a
+// guest that is not ready. If it fails itself, it does not prevent these steps, and ConfirmLabels returns the error.
 func (p *hypervisorPods) label(ctx context.Context, s *scope) flow.Result {
 	report := p.hypervisors.Report(s.vm)
 	for _, pod := range s.pods {
@@ -33,11 +37,14 @@ func (p *hypervisorPods) label(ctx context.Context, s *scope) flow.Result {
 		case !report.GetGuest().GetReady():
 			desired = nil
 		}
-		if err := p.setServiceLabels(ctx, pod, desired); err != nil {
-			return flow.Fail(err)
-		}
+		s.unlabeled = errors.Join(s.unlabeled, p.setServiceLabels(ctx, pod, desired))
 	}
 	return flow.Continue()
+}
+
+// confirmLabels fails if label has failed.
+func (*hypervisorPods) confirmLabels(_ context.Context, s *scope) flow.Result {
+	return flow.Fail(s.unlabeled)
 }
 
 // serviceLabels returns the labels of a Pod that Services select.

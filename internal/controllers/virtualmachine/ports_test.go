@@ -1,13 +1,19 @@
 package virtualmachine
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -79,6 +85,18 @@ func TestPorts_ServicesFollowReadyGuest(t *testing.T) {
 	}
 }
 
+// sign signs an existing Pod, so that it is not considered forged without the authority.
+func (w *fakeEnv) sign(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+		t.Fatal(err)
+	}
+	w.cluster.signer.Sign(pod)
+	if err := w.live.Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestPorts_OnlyAuthoritativePod checks that a Pod loses the labels when it loses the authority or is being deleted, and
 // that the Pod of a hypervisor without ports gets none.
 func TestPorts_OnlyAuthoritativePod(t *testing.T) {
@@ -98,6 +116,7 @@ func TestPorts_OnlyAuthoritativePod(t *testing.T) {
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
 			change(vm, pod)
 			w := newFakeEnv(t, newAuthority(t), all...)
+			w.sign(t, pod)
 			w.pass(t.Context())
 			err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
 			if client.IgnoreNotFound(err) != nil || err == nil && pod.Labels[labelApp] != "" {
@@ -111,5 +130,42 @@ func TestPorts_OnlyAuthoritativePod(t *testing.T) {
 	w.pass(t.Context())
 	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.Labels[labelApp] != "" {
 		t.Errorf("the pod without ports has labels %v, %v", pod.Labels, err)
+	}
+}
+
+// TestPorts_OtherStepFails checks that a Pod loses the labels with the authority although the API server refuses to delete
+// it, and that a Pod whose labels cannot be changed is deleted.
+func TestPorts_OtherStepFails(t *testing.T) {
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "pod", errors.New("denied by a webhook"))
+	for name, test := range map[string]struct {
+		refused    interceptor.Funcs
+		wantExists bool
+	}{
+		"deletion": {refused: interceptor.Funcs{Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return denied }}, wantExists: true},
+		"labels": {refused: interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if _, is := object.(*corev1.Pod); is {
+				return denied
+			}
+			return c.Patch(ctx, object, patch, options...)
+		}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm, pod, all := newRunning(t)
+			vm.Labels = map[string]string{labelApp: "web"}
+			pod.Labels[labelApp] = "web"
+			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
+			vm.Status.ActivePodName, vm.Status.ActivePodUID = "other", "uid-of-other"
+			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "pod", TargetPodName: "other"}
+			w := newFakeEnv(t, newAuthority(t), all...)
+			w.sign(t, pod)
+			w.cluster.client = interceptor.NewClient(w.live, test.refused)
+			if _, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: fakeKey}); !errors.Is(err, denied) {
+				t.Errorf("the pass returned %v", err)
+			}
+			err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
+			if exists := err == nil; client.IgnoreNotFound(err) != nil || exists != test.wantExists || exists && pod.Labels[labelApp] != "" {
+				t.Errorf("the pod exists: %t, with labels %v, %v", exists, pod.Labels, err)
+			}
+		})
 	}
 }

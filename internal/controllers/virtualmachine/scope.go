@@ -29,6 +29,7 @@ type scope struct {
 	active    *corev1.Pod
 	nameTaken bool
 
+	unlabeled error                           // why Services may select the wrong Pod. Set by LabelPods
 	addresses []string                        // checked or assigned addresses. Set by AssignAddresses
 	claim     string                          // claim of the root disk; empty if the disk is ephemeral. Set by EnsureClaim
 	claims    []*corev1.PersistentVolumeClaim // claims of all disks. Set by EnsureClaim and EnsureDataClaims
