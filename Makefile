@@ -347,6 +347,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 	$(call tool,.) controller-gen object paths=./internal/controllers/capi/core
 	hack/clients.sh
 	$(call tool,proto) buf generate
+	ui/bundle.sh go tool -modfile=$(CURDIR)/tools/go.mod esbuild
 	go run ./hack/aliases api/machine/v1alpha1 github.com/millwright-dev/millwright/api/machine/v1alpha1 \
 		> compat/mcm/pkg/apis/machine/v1alpha1/zz_generated.aliases.go
 	cp config/crd/machine.sapcloud.io_*.yaml config/crd/vm.metropolis.monogon.dev_*.yaml charts/millwright/crds/
