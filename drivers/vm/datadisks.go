@@ -63,7 +63,7 @@ func (s *providerSpec) dataDisks() []vmv1alpha1.DataDisk {
 	for _, disk := range s.DataDisks {
 		disks = append(disks, vmv1alpha1.DataDisk{
 			Name: disk.Name, InitialImage: disk.Image,
-			VolumeClaimTemplate: *claimTemplate(disk.Size, cmp.Or(disk.StorageClassName, s.StorageClassName)),
+			VolumeClaimTemplate: *s.claimTemplate(disk.Size, cmp.Or(disk.StorageClassName, s.StorageClassName)),
 		})
 	}
 	return disks
@@ -71,9 +71,10 @@ func (s *providerSpec) dataDisks() []vmv1alpha1.DataDisk {
 
 // claimTemplate returns a template for the claim of a disk. The size is in GiB. If class is empty, the cluster's
 // default storage class is used.
-func claimTemplate(size int64, class string) *vmv1alpha1.VolumeClaimTemplate {
+func (s *providerSpec) claimTemplate(size int64, class string) *vmv1alpha1.VolumeClaimTemplate {
+	access, mode := s.claimModes()
 	template := &vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		AccessModes: access, VolumeMode: mode,
 		Resources: corev1.VolumeResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(size<<30, resource.BinarySI)},
 		},

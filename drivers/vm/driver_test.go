@@ -93,6 +93,9 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
 		"failureDomain": "rack-7", "ports": []object{{"name": "api", "port": 6443}}, "readinessProbe": object{"httpPath": "/readyz", "scheme": "HTTPS"},
+		"leaseMode": "FullLeases", "leaseDurationSeconds": 20, "diskAccess": "Direct", "accessModes": []string{"ReadWriteOnce", "ReadWriteMany"}, "volumeMode": "Block",
+		"hostSelector": object{"disk": "ssd"}, "antiAffinity": object{"group": "db", "mode": "Required"},
+		"resources": object{"requests": object{"cpu": 0.5}, "limits": object{"cpu": 2, "memory": "3Gi"}},
 		"dataDisks": []object{{"name": "logs", "size": 5}, {"name": "db", "size": 7, "storageClassName": "slow", "image": object{"url": "https://example.com/db.img"}}},
 	})
 	w.hosts()
@@ -101,7 +104,8 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	const name = "pool-1-a-yie34sno72nc"
 	claim := func(size, class string) vmv1alpha1.VolumeClaimTemplate {
 		return vmv1alpha1.VolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadWriteOnce},
+			VolumeMode:       ptr.To(corev1.PersistentVolumeBlock),
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
 			StorageClassName: &class,
 		}}
@@ -121,7 +125,13 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		ReadinessProbe:                &vmv1alpha1.ReadinessProbe{HTTPPath: "/readyz", Scheme: corev1.URISchemeHTTPS},
 		TerminationGracePeriodSeconds: 120,
 
-		MigrateStrategy: vmv1alpha1.MigrateCold, RunStrategy: vmv1alpha1.RunAlways, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseStorageLocking,
+		MigrateStrategy: vmv1alpha1.MigrateCold, RunStrategy: vmv1alpha1.RunAlways, Mode: vmv1alpha1.ModeRun, LeaseMode: vmv1alpha1.LeaseFullLeases,
+		LeaseDurationSeconds: 20, DiskAccess: vmv1alpha1.DiskAccessDirect,
+		HostSelector: map[string]string{"disk": "ssd"}, AntiAffinity: &vmv1alpha1.AntiAffinity{Group: "db", Mode: vmv1alpha1.AntiAffinityRequired},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("3Gi")},
+		},
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: name, Key: "userData"}, HostName: "pool-1.a"},
 		KernelBoot: &vmv1alpha1.KernelBoot{
 			Kernel: vmv1alpha1.BootFile{URL: "http://example.com/k", Checksum: checksum}, Initrd: &vmv1alpha1.BootFile{URL: "file:///i", Checksum: sha512},

@@ -116,6 +116,15 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"failure domain": {object{"failureDomain": "a"}, codes.AlreadyExists},
 		"role":           {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
 		"another tag":    {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},
+		"lease mode":     {object{"leaseMode": "FullLeases"}, codes.AlreadyExists},
+		"disk access":    {object{"leaseMode": "FullLeases", "diskAccess": "Served"}, codes.AlreadyExists},
+		"access modes":   {object{"accessModes": []string{"ReadWriteMany"}}, codes.AlreadyExists},
+		"volume mode":    {object{"volumeMode": "Block"}, codes.AlreadyExists},
+		"host selector":  {object{"hostSelector": object{"disk": "ssd"}}, codes.AlreadyExists},
+		"same placement": {object{
+			"leaseMode": "StorageLocking", "diskAccess": "Direct", "accessModes": []string{"ReadWriteOnce"}, "volumeMode": "Filesystem", "hostSelector": object{},
+		}, codes.OK},
+		"soft placement": {object{"antiAffinity": object{}, "resources": object{"requests": object{"cpu": 1}}}, codes.OK},
 		"mutable fields": {object{"migrateStrategy": "Cold", "hypervisorImage": "new", "terminationGracePeriodSeconds": 60}, codes.OK},
 	}
 	w := newTestDriver(t, vm.Options{})

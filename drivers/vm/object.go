@@ -39,18 +39,26 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			HypervisorImage:     s.HypervisorImage,
 			CPUs:                int32(*s.CPUs),
 			Memory:              ptr.To(resource.MustParse(s.Memory)),
-			VolumeClaimTemplate: claimTemplate(*s.RootFsSize, s.StorageClassName),
+			VolumeClaimTemplate: s.claimTemplate(*s.RootFsSize, s.StorageClassName),
 			DataDisks:           s.dataDisks(),
 			VMIPs:               s.Addresses,
 			FailureDomain:       s.FailureDomain,
 			MigrateStrategy:     s.MigrateStrategy,
 			Ports:               s.Ports,
 			ReadinessProbe:      s.ReadinessProbe,
+			LeaseMode:           s.LeaseMode,
+			DiskAccess:          s.DiskAccess,
+			HostSelector:        s.HostSelector,
+			AntiAffinity:        s.apart(),
+			Resources:           s.podResources(),
 			UUID:                string(uuid.NewUUID()),
 		},
 	}
 	if s.GraceSeconds != nil {
 		vm.Spec.TerminationGracePeriodSeconds = int32(*s.GraceSeconds)
+	}
+	if s.LeaseSeconds != nil {
+		vm.Spec.LeaseDurationSeconds = int32(*s.LeaseSeconds)
 	}
 	if c.userData != nil {
 		vm.Spec.UserData = &vmv1alpha1.UserData{
@@ -58,6 +66,35 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 		}
 	}
 	return vm
+}
+
+// matching returns the requested object for the comparison with an existing VM. It has the VM's values of the fields
+// that keepUnset keeps.
+func (c call) matching(vm *vmv1alpha1.VirtualMachine) *vmv1alpha1.VirtualMachine {
+	want := c.virtualMachine()
+	c.spec.keepUnset(&want.Spec, &vm.Spec)
+	return want
+}
+
+// keepUnset sets the fields of want that a class does not set to those of an existing VM. Users may have changed them
+// there, and VMs of earlier versions do not have the defaults of new ones.
+func (s *providerSpec) keepUnset(want, have *vmv1alpha1.VirtualMachineSpec) {
+	s.keepDisks(want, have)
+	if s.LeaseMode == "" {
+		want.LeaseMode = have.LeaseMode
+	}
+	if s.LeaseSeconds == nil {
+		want.LeaseDurationSeconds = have.LeaseDurationSeconds
+	}
+	if s.HostSelector == nil {
+		want.HostSelector = have.HostSelector
+	}
+	if s.AntiAffinity == nil {
+		want.AntiAffinity = have.AntiAffinity
+	}
+	if s.Resources == nil {
+		want.Resources = have.Resources
+	}
 }
 
 // labels returns the labels of the VM: those of its identity, cluster and role, and the tags that are valid labels.
@@ -74,14 +111,17 @@ func (c call) labels() map[string]string {
 
 // differences returns the fields of the provider specification in which a VM differs from the requested one. It
 // ignores what users may change on an existing VM: hypervisorImage, migrateStrategy, ports, readinessProbe,
-// terminationGracePeriodSeconds, and tags other than the cluster and the role.
+// terminationGracePeriodSeconds, leaseDurationSeconds, antiAffinity, resources, and tags other than the cluster and the
+// role.
 func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
-	want := c.virtualMachine()
+	want := c.matching(vm)
 	var fields []string
 	for _, field := range append(unequal([]property{
 		{"tags", want.Labels[LabelRole], vm.Labels[LabelRole]},
 		{"cpus", want.Spec.CPUs, vm.Spec.CPUs},
 		{"memory", want.Spec.Memory, vm.Spec.Memory},
+		{leaseModeField, leaseModeOf(want), leaseModeOf(vm)},
+		{hostSelectorField, want.Spec.HostSelector, vm.Spec.HostSelector},
 	}), c.fixed(vm)...) {
 		fields = append(fields, specPath.Child(field).String())
 	}
@@ -90,7 +130,7 @@ func (c call) differences(vm *vmv1alpha1.VirtualMachine) []string {
 
 // fixed returns the immutable fields of the provider specification in which a VM differs from the requested one.
 func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
-	want := c.virtualMachine()
+	want := c.matching(vm)
 	wantDisk, haveDisk := want.Spec.VolumeClaimTemplate.Spec, corev1.PersistentVolumeClaimSpec{}
 	if vm.Spec.VolumeClaimTemplate != nil {
 		haveDisk = vm.Spec.VolumeClaimTemplate.Spec
@@ -98,6 +138,9 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 	return unequal([]property{
 		{"rootFsSize", wantDisk.Resources.Requests, haveDisk.Resources.Requests},
 		{"storageClassName", wantDisk.StorageClassName, haveDisk.StorageClassName},
+		{accessModesField, wantDisk.AccessModes, haveDisk.AccessModes},
+		{volumeModeField, wantDisk.VolumeMode, haveDisk.VolumeMode},
+		{diskAccessField, diskAccessOf(want), diskAccessOf(vm)},
 		{"dataDisks", want.Spec.DataDisks, vm.Spec.DataDisks},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"firmware", cmp.Or(want.Spec.Firmware, vmv1alpha1.FirmwareBIOS), cmp.Or(vm.Spec.Firmware, vmv1alpha1.FirmwareBIOS)},
@@ -105,6 +148,14 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
 		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
 	})
+}
+
+func leaseModeOf(vm *vmv1alpha1.VirtualMachine) vmv1alpha1.LeaseMode {
+	return cmp.Or(vm.Spec.LeaseMode, vmv1alpha1.LeaseStorageLocking)
+}
+
+func diskAccessOf(vm *vmv1alpha1.VirtualMachine) vmv1alpha1.DiskAccess {
+	return cmp.Or(vm.Spec.DiskAccess, vmv1alpha1.DiskAccessDirect)
 }
 
 // property is a field of the provider specification, with its desired value and the value of a VM.

@@ -42,9 +42,11 @@ func checkChoices(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
 	}
 	for name, values := range map[string][]string{
 		"size": names, "firmware": {"BIOS", "UEFI"}, "migrateStrategy": {"Live", "Cold"},
+		leaseModeField: texts(leaseModes), diskAccessField: texts(diskAccesses), volumeModeField: texts(volumeModes),
+		accessModesField + "[]": texts(accessModes), antiAffinityField + ".mode": texts(antiAffinityModes),
 	} {
 		var choices []string
-		for _, choice := range schema.Properties[name].Enum {
+		for _, choice := range propertyAt(t, schema, name).Enum {
 			var value string
 			if err := json.Unmarshal(choice.Raw, &value); err != nil {
 				t.Fatal(err)
@@ -57,11 +59,46 @@ func checkChoices(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
+func texts[T ~string](values []T) []string {
+	var texts []string
+	for _, value := range values {
+		texts = append(texts, string(value))
+	}
+	return texts
+}
+
+// propertyAt returns the schema of a field, such as "a.b" or, for the elements of a list, "a[]".
+func propertyAt(t *testing.T, schema apiextensionsv1.JSONSchemaProps, path string) apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	for name := range strings.SplitSeq(path, ".") {
+		name, list := strings.CutSuffix(name, "[]")
+		found, ok := schema.Properties[name]
+		if !ok {
+			t.Fatalf("the schema has no field %s", path)
+		}
+		if schema = found; list {
+			schema = *found.Items.Schema
+		}
+	}
+	return schema
+}
+
 func checkLimits(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	for name, most := range map[string]float64{"cpus": maxCPUs, "rootFsSize": maxRootFsSize, graceField: maxGraceSeconds} {
 		if field := schema.Properties[name]; *field.Minimum != 1 || *field.Maximum != most {
 			t.Errorf("%s: %v to %v, want 1 to %v", name, *field.Minimum, *field.Maximum, most)
+		}
+	}
+	if field := schema.Properties[leaseDurationField]; *field.Minimum != minLeaseSeconds || *field.Maximum != maxLeaseSeconds {
+		t.Errorf("%s: %v to %v", leaseDurationField, *field.Minimum, *field.Maximum)
+	}
+	if labels := schema.Properties[hostSelectorField].MaxProperties; *labels != maxHostLabels {
+		t.Errorf("%s: at most %d", hostSelectorField, *labels)
+	}
+	for _, list := range []string{"requests", "limits"} {
+		if pattern := propertyAt(t, schema, resourcesField+"."+list).AdditionalProperties.Schema.Pattern; pattern != quantityPattern.String() {
+			t.Errorf("%s: %s", list, pattern)
 		}
 	}
 	disks := schema.Properties["dataDisks"]
@@ -78,6 +115,10 @@ func checkLimits(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
 
 // fieldsOf adds the JSON paths of a struct's fields, with their types in OpenAPI.
 func fieldsOf(of reflect.Type, path string, into map[string]string) {
+	if of == reflect.TypeFor[quantity]() {
+		into[path] = "" // a string or a number
+		return
+	}
 	switch of.Kind() {
 	case reflect.Pointer:
 		fieldsOf(of.Elem(), path, into)

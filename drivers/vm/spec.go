@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -44,6 +45,15 @@ type providerSpec struct {
 	HypervisorImage  string                     `json:"hypervisorImage,omitempty"`
 	Ports            []vmv1alpha1.Port          `json:"ports,omitempty"`
 	ReadinessProbe   *vmv1alpha1.ReadinessProbe `json:"readinessProbe,omitempty"`
+
+	LeaseMode    vmv1alpha1.LeaseMode                `json:"leaseMode,omitempty"`
+	LeaseSeconds *int64                              `json:"leaseDurationSeconds,omitempty"`
+	DiskAccess   vmv1alpha1.DiskAccess               `json:"diskAccess,omitempty"`
+	AccessModes  []corev1.PersistentVolumeAccessMode `json:"accessModes,omitempty"`
+	VolumeMode   corev1.PersistentVolumeMode         `json:"volumeMode,omitempty"`
+	HostSelector map[string]string                   `json:"hostSelector,omitempty"`
+	AntiAffinity *antiAffinity                       `json:"antiAffinity,omitempty"`
+	Resources    *resources                          `json:"resources,omitempty"`
 }
 
 var specPath = field.NewPath("providerSpec")
@@ -133,7 +143,8 @@ func describe(errs []error) string {
 }
 
 func (s *providerSpec) validate() field.ErrorList {
-	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(), s.validatePorts(), s.validateProbe())
+	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(),
+		s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}
@@ -231,19 +242,24 @@ func outOfRange(name string, value any, between string) *field.Error {
 // values.
 func (s *providerSpec) applySize() {
 	for _, size := range sizes {
-		if size.name != s.Size {
-			continue
-		}
-		if s.CPUs == nil {
+		if size.name == s.Size && s.CPUs == nil {
 			s.CPUs = &size.cpus
 		}
-		if s.Memory == "" {
-			s.Memory = size.memory
-		}
 	}
+	s.Memory = s.guestMemory()
 	if s.RootFsSize == nil {
 		s.RootFsSize = new(int64(1)) // enough for a guest that stores no data
 	}
+}
+
+// guestMemory returns the memory of the specification or of its size, or "" if neither is set.
+func (s *providerSpec) guestMemory() string {
+	for _, size := range sizes {
+		if size.name == s.Size && s.Memory == "" {
+			return size.memory
+		}
+	}
+	return s.Memory
 }
 
 // validateTags also checks that exactly one tag names the cluster of the VMs and one names their role.

@@ -161,6 +161,38 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			"providerSpec.readinessProbe: Forbidden: needs ports", "providerSpec.readinessProbe.port: Invalid value: -1: must be between 1 and 65535",
 			`providerSpec.readinessProbe.httpPath: Invalid value: "x": must begin with "/" and have no blanks`,
 			`providerSpec.readinessProbe.scheme: Unsupported value: "FTP": supported values: "HTTP", "HTTPS"`}},
+		"leases": {object{"leaseMode": "None", "diskAccess": "served", "volumeMode": "block", "accessModes": []string{"ReadOnlyMany", "ReadWriteOnce", "ReadWriteOnce"}}, codes.InvalidArgument, []string{
+			`providerSpec.leaseMode: Unsupported value: "None": supported values: "StorageLocking", "FullLeases"`,
+			`providerSpec.diskAccess: Unsupported value: "served": supported values: "Direct", "Served"`,
+			`providerSpec.volumeMode: Unsupported value: "block": supported values: "Filesystem", "Block"`,
+			`providerSpec.accessModes[0]: Unsupported value: "ReadOnlyMany": supported values: "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"`,
+			`providerSpec.accessModes[2]: Duplicate value: "ReadWriteOnce"`}},
+		"access modes": {object{"accessModes": []string{"ReadWriteOncePod", "ReadWriteOnce"}}, codes.InvalidArgument, []string{
+			`providerSpec.accessModes: Invalid value: ["ReadWriteOncePod","ReadWriteOnce"]: ReadWriteOncePod cannot be combined with other access modes`}},
+		"lease duration":         {object{"leaseMode": "FullLeases", "leaseDurationSeconds": 5}, codes.OutOfRange, []string{"providerSpec.leaseDurationSeconds: Invalid value: 5: must be between 6 and 600"}},
+		"long lease":             {object{"leaseMode": "FullLeases", "leaseDurationSeconds": 601}, codes.OutOfRange, []string{"providerSpec.leaseDurationSeconds: Invalid value: 601: must be between 6 and 600"}},
+		"duration without lease": {object{"leaseDurationSeconds": 60}, codes.InvalidArgument, []string{"providerSpec.leaseDurationSeconds: Forbidden: needs leaseMode FullLeases"}},
+		"served without lease":   {object{"diskAccess": "Served", "leaseMode": "StorageLocking"}, codes.InvalidArgument, []string{`providerSpec.diskAccess: Invalid value: "Served": needs leaseMode FullLeases`}},
+		"served devices": {object{"diskAccess": "Served", "leaseMode": "FullLeases", "volumeMode": "Block"}, codes.InvalidArgument, []string{
+			`providerSpec.diskAccess: Invalid value: "Served": needs disks of volumeMode Filesystem`}},
+		"shared devices without lease": {object{"volumeMode": "Block", "accessModes": []string{"ReadWriteMany"}}, codes.InvalidArgument, []string{
+			`providerSpec.accessModes: Invalid value: ["ReadWriteMany"]: block devices with access mode ReadWriteMany have no locks between hosts`, `use leaseMode FullLeases, or access mode ReadWriteOnce`}},
+		"host selector": {object{"hostSelector": object{"a": "b c", "d/": "e"}}, codes.InvalidArgument, []string{
+			"providerSpec.hostSelector[a]: Invalid value: \"b c\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+			`providerSpec.hostSelector: Invalid value: "d/": name part must be non-empty`,
+			"providerSpec.hostSelector: Invalid value: \"d/\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"}},
+		"anti-affinity": {object{"antiAffinity": object{"mode": "Soft", "group": strings.Repeat("g", 64)}}, codes.InvalidArgument, []string{
+			`providerSpec.antiAffinity.group: Invalid value: "` + strings.Repeat("g", 64) + `": must be no more than 63 bytes`,
+			`providerSpec.antiAffinity.mode: Unsupported value: "Soft": supported values: "Preferred", "Required", "None"`}},
+		"resources": {object{"resources": object{"requests": object{"cpu": "1e999999999", "memory": -1}, "limits": object{"cpu": true}, "claims": []string{}}}, codes.InvalidArgument, []string{
+			`providerSpec.resources.requests[cpu]: Invalid value: "1e999999999": must be like 500m or 2Gi`,
+			`providerSpec.resources.requests[memory]: Invalid value: "-1": must not be negative`,
+			`providerSpec.resources.limits[cpu]: Invalid value: "true": must be like 500m or 2Gi`,
+			`providerSpec: unknown field "resources.claims"`}},
+		"resource limits": {object{"resources": object{"requests": object{"cpu": 2, "memory": "1Gi"}, "limits": object{"cpu": 1.5, "memory": "512Mi"}}}, codes.InvalidArgument, []string{
+			`providerSpec.resources.requests[cpu]: Invalid value: "2": must not be more than the limit 1500m`,
+			`providerSpec.resources.requests[memory]: Invalid value: "1Gi": must not be more than the limit 512Mi`,
+			`providerSpec.resources.limits[memory]: Invalid value: "512Mi": must be more than the memory of the guest, which is 512Mi`, "leave memory for the hypervisor"}},
 		"unknown": {object{"vmpol": "x", "somethingElse": true}, codes.InvalidArgument, []string{
 			`providerSpec: unknown field "somethingElse"`, `providerSpec: unknown field "vmpol"`}},
 		"sizes and more": {object{"cpus": 999, "kernelboot": object{}}, codes.InvalidArgument, []string{
@@ -245,6 +277,7 @@ func TestProviderSpec_Valid(t *testing.T) {
 func FuzzProviderSpec_IsValidOrRejected(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Add(specOf(f, object{"memory": "1Gi", "cpus": 2, "addresses": []string{"10.0.0.1"}}))
+	f.Add(specOf(f, object{"leaseMode": "FullLeases", "volumeMode": "Block", "accessModes": []string{"ReadWriteMany"}, "resources": object{"limits": object{"memory": "1Gi", "cpu": 0.5}}}))
 	f.Add(specOf(f, object{"kernelBoot": object{"kernel": object{"url": "http://h/k"}, "commandLine": "a"}, "rootFsSize": 1e300}))
 	cluster := newAccepting(f)
 	f.Fuzz(func(t *testing.T, raw []byte) {

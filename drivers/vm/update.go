@@ -16,8 +16,10 @@ import (
 )
 
 // UpdateMachine implements driver.Updater. Changes of migrateStrategy and of tags, except those of the cluster and
-// the role, take effect immediately. Changes of cpus, memory, hypervisorImage and
-// terminationGracePeriodSeconds take effect when the next hypervisor of the VM starts. All other fields need a new VM.
+// the role, take effect immediately. Changes of cpus, memory, hypervisorImage, terminationGracePeriodSeconds, ports,
+// readinessProbe, leaseMode, leaseDurationSeconds, hostSelector, antiAffinity and resources take effect when the next
+// hypervisor of the VM starts. All other fields need a new VM, as does leaseMode StorageLocking if the disks of the VM
+// need leases.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
@@ -40,7 +42,7 @@ func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineReq
 
 // compare returns the differences between a VM and the requested one, and the VM with all possible changes.
 func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineResponse, *vmv1alpha1.VirtualMachine) {
-	resp, want, next := &driver.UpdateMachineResponse{}, c.virtualMachine(), vm.DeepCopy()
+	resp, want, next := &driver.UpdateMachineResponse{}, c.matching(vm), vm.DeepCopy()
 	differs := func(name string, a, b any, apply func()) bool {
 		if equality.Semantic.DeepEqual(a, b) {
 			return false
@@ -66,6 +68,15 @@ func (c call) compare(vm *vmv1alpha1.VirtualMachine) (*driver.UpdateMachineRespo
 		func() { next.Spec.TerminationGracePeriodSeconds = want.Spec.TerminationGracePeriodSeconds })
 	atNextStart("ports", want.Spec.Ports, vm.Spec.Ports, func() { next.Spec.Ports = want.Spec.Ports })
 	atNextStart("readinessProbe", want.Spec.ReadinessProbe, vm.Spec.ReadinessProbe, func() { next.Spec.ReadinessProbe = want.Spec.ReadinessProbe })
+	atNextStart(leaseDurationField, want.Spec.LeaseDurationSeconds, vm.Spec.LeaseDurationSeconds, func() { next.Spec.LeaseDurationSeconds = want.Spec.LeaseDurationSeconds })
+	atNextStart(hostSelectorField, want.Spec.HostSelector, vm.Spec.HostSelector, func() { next.Spec.HostSelector = want.Spec.HostSelector })
+	atNextStart(antiAffinityField, want.Spec.AntiAffinity, vm.Spec.AntiAffinity, func() { next.Spec.AntiAffinity = want.Spec.AntiAffinity })
+	atNextStart(resourcesField, want.Spec.Resources, vm.Spec.Resources, func() { next.Spec.Resources = want.Spec.Resources })
+	if mode := leaseModeOf(want); mode != leaseModeOf(vm) && mode != vmv1alpha1.LeaseFullLeases && needsLeases(&vm.Spec) {
+		resp.Replacements = append(resp.Replacements, leaseModeField+": the disks of the VM need "+string(vmv1alpha1.LeaseFullLeases))
+	} else {
+		atNextStart(leaseModeField, mode, leaseModeOf(vm), func() { next.Spec.LeaseMode = mode })
+	}
 	strategy := cmp.Or(want.Spec.MigrateStrategy, vmv1alpha1.MigrateLive)
 	differs("migrateStrategy", strategy, cmp.Or(vm.Spec.MigrateStrategy, vmv1alpha1.MigrateLive), func() { next.Spec.MigrateStrategy = strategy })
 	if c.key.Namespace != c.spec.VMPool {
