@@ -29,8 +29,9 @@ type vmHarness struct {
 	kubectl string
 }
 
-// newVMHarness starts the cluster and the core, and creates no objects.
-func newVMHarness(t *testing.T) *vmHarness {
+// newVMHarness starts the cluster and the core, and creates no objects. changes are pairs of old and new texts in the
+// example.
+func newVMHarness(t *testing.T, changes ...string) *vmHarness {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short: this test needs a control plane and virtual machines")
@@ -51,15 +52,15 @@ func newVMHarness(t *testing.T) *vmHarness {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.end)
-	h.up()
+	h.up(changes)
 	h.connect()
 	h.grant()
 	h.startCore()
 	return h
 }
 
-// up starts the cluster in a directory like a checkout.
-func (h *vmHarness) up() {
+// up starts the cluster in a directory like a checkout, with changes of the example.
+func (h *vmHarness) up(changes []string) {
 	h.t.Helper()
 	up := program.Start(h.t, "up", "--dir", h.path(".millwright"), "--api-port", "0", "--image-port", "0", "--unsafe-no-fsync", "--v", "1")
 	h.t.Cleanup(func() {
@@ -78,7 +79,8 @@ func (h *vmHarness) up() {
 	if ports == nil {
 		h.t.Fatalf("the example has no ports:\n%s", pool)
 	}
-	h.copyExample(strings.NewReplacer("16443", string(ports[1]), "http://127.0.0.1:16480", string(ports[2]), "replicas: 2", "replicas: 0"))
+	changes = append(changes, "16443", string(ports[1]), "http://127.0.0.1:16480", string(ports[2]), "replicas: 2", "replicas: 0")
+	h.copyExample(strings.NewReplacer(changes...))
 }
 
 func (h *vmHarness) copyExample(replacer *strings.Replacer) {

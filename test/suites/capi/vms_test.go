@@ -21,7 +21,6 @@ import (
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	vmdriver "github.com/millwright-dev/millwright/drivers/vm"
-	"github.com/millwright-dev/millwright/test/support/program"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -124,7 +123,7 @@ func (h *vmHarness) hasVMs(g gomega.Gomega, count int) {
 	g.Expect(err).NotTo(gomega.HaveOccurred())
 	g.Expect(disks).To(gomega.HaveLen(count), "disks")
 	for _, texts := range []string{"qemu-system", " hypervisor"} {
-		g.Expect(program.Processes(h.t, h.dir, texts)).To(gomega.HaveLen(count), "processes"+texts)
+		g.Expect(h.processes(texts)).To(gomega.HaveLen(count), "processes"+texts)
 	}
 }
 
