@@ -153,6 +153,7 @@ func TestPlots_LimitResponses(t *testing.T) {
 		"invalid":        {strings.NewReader("mcm_workqueue_depth{name= 1\n"), "start of label value"},
 		"endless":        {&endless{text: "x{name=\"" + strings.Repeat("x", 4000) + "\"} 1\n"}, "too large"},
 		"endless metric": {&endless{text: "mcm_workqueue_depth{name=\"q\"} 1\n"}, "too large"},
+		"large":          {strings.NewReader(strings.Repeat("mcm_workqueue_depth{name=\"q\"} 1\n", maxMetricsKept/20)), "too large"},
 		"long line":      {strings.NewReader(strings.Repeat("x", 1<<20)), "too long"},
 		"many series":    {strings.NewReader(many.String()), ""},
 	} {

@@ -168,14 +168,14 @@ func (h *history) plots(now time.Time) Plots {
 	}
 	all := Plots{Enabled: h.read != nil, Source: h.source, Problem: h.problem, From: seconds(from), To: seconds(now)}
 	for _, of := range plots {
-		drawn := Plot{Name: of.name, Title: of.title, Unit: of.unit, Series: seriesOf(of, h.samples)}
-		slices.SortFunc(drawn.Series, func(a, b Series) int {
+		shown := Plot{Name: of.name, Title: of.title, Unit: of.unit, Series: seriesOf(of, h.samples)}
+		slices.SortFunc(shown.Series, func(a, b Series) int {
 			return cmp.Or(cmp.Compare(b.highest(), a.highest()), cmp.Compare(a.Label, b.Label))
 		})
-		drawn.More = max(0, len(drawn.Series)-shownSeries)
-		drawn.Series = drawn.Series[:len(drawn.Series)-drawn.More]
-		slices.SortFunc(drawn.Series, func(a, b Series) int { return cmp.Compare(a.Label, b.Label) })
-		all.Plots = append(all.Plots, drawn)
+		shown.More = max(0, len(shown.Series)-shownSeries)
+		shown.Series = shown.Series[:len(shown.Series)-shown.More]
+		slices.SortFunc(shown.Series, func(a, b Series) int { return cmp.Compare(a.Label, b.Label) })
+		all.Plots = append(all.Plots, shown)
 	}
 	return all
 }

@@ -92,7 +92,7 @@ function PlotView({ plot, from, to }: { plot: Plot; from: number; to: number }) 
   );
 }
 
-// path returns the path of a line, which null interrupts. A single value is drawn as a point.
+// path returns the path of a line, which null interrupts. A single value is shown as a point.
 function path(line: Series, x: (time: number) => number, y: (value: number) => number): string {
   let d = "";
   let open = false;

@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +59,9 @@ func TestUI_ShowsKindsThatUserMayRead(t *testing.T) {
 	e.Grant(t, "user-of-"+e.Namespace, "test/suites/ui/testdata/machines-role.yaml")
 	page.Await(tiles("new") + ` === 1 && !document.querySelector("main").innerText.includes("list Machines.")`)
 	for _, problem := range page.Problems() {
-		t.Errorf("the page reports: %s", problem)
+		if !strings.Contains(problem, "403 (Forbidden)") { // the explanation of the machine
+			t.Errorf("the page reports: %s", problem)
+		}
 	}
 }
 

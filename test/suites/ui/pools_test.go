@@ -56,7 +56,7 @@ func openUI(t *testing.T, args ...string) *browser.Page {
 }
 
 func newPool(namespace, name string, replicas int32) []client.Object {
-	labels := map[string]string{"pool": name}
+	labels := map[string]string{"name": name}
 	return []client.Object{
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{"userData": []byte("token: <<BOOTSTRAP_TOKEN>> the-secret")}},
 		classOf(namespace, name, name),
