@@ -19,10 +19,10 @@ import (
 func TestMillwrightMachine_SurvivesHostCrash(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	// The host is unreachable before the lease of the dead hypervisor has expired, so that no Pod is bound to it.
+	// The lease is long enough for the Node to become unready before the VM starts on the other host.
 	h := newVMHarness(t, "size: xsmall", `size: xsmall
         leaseMode: FullLeases
-        leaseDurationSeconds: 40
+        leaseDurationSeconds: 60
         accessModes: [ReadWriteMany]`)
 	h.declare()
 	h.manager()

@@ -19,8 +19,8 @@ import (
 func TestMachine_SurvivesHostCrash(t *testing.T) {
 	tier.All(t)
 	c := up(t, "--hosts", "2")
-	// The host is unreachable before the lease of the dead hypervisor has expired, so that no Pod is bound to it.
-	pool := c.pool("pool", 1, c.kernelBoot()+`,"leaseMode":"FullLeases","leaseDurationSeconds":40,"accessModes":["ReadWriteMany"]`)
+	// The lease is long enough for the Node to become unready before the VM starts on the other host.
+	pool := c.pool("pool", 1, c.kernelBoot()+`,"leaseMode":"FullLeases","leaseDurationSeconds":60,"accessModes":["ReadWriteMany"]`)
 	machine := c.awaitSettled(pool)[0]
 	phases, uids := c.phasesOf(pool, machine), c.uids()
 	before := c.vm(c.vmNamed(machine))
