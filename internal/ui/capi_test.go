@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -92,17 +93,7 @@ func TestModel_ShowsClusterAPIPool(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			objects := capiPool(t, version)
 			inWorld(t, append(objects, onePool()...), "", nil, func(w *world) {
-				pool, _ := shown[PoolRow](w, "capi-pool/n/pool")
-				if pool.Replicas != 4 || pool.Most != 6 || pool.Least != 3 || pool.Revision != 10 || pool.Outcome != "Progressing" || !pool.Observed ||
-					pool.Cluster != "c" || pool.Class != "next" || pool.Version != "v1.36.0" || pool.Strategy != "RollingUpdate" {
-					t.Errorf("pool: %+v", pool)
-				}
-				if c := pool.Pool; c.Exist != 2 || c.Leaving != 1 || c.Available != 3 || c.Ready != 4 || c.Updated != 2 || len(c.Sets) != 2 || c.Sets[0].Name != "pool-1" || !c.Sets[1].Current || c.Sets[0].Current {
-					t.Errorf("numbers: %+v", c)
-				}
-				if len(pool.Waits) != 1 || pool.Waits[0].Text != "Rolling out 3 not up-to-date replicas * from old" {
-					t.Errorf("waits: %+v", pool.Waits)
-				}
+				wantCAPIPool(w)
 				for name, want := range map[string]MachineRow{
 					"pool-1-a": {Phase: "Running", Since: 1767225600, Set: "pool-1", Node: "node-a", ProviderID: "sim:///pool-1-a", Version: "v1.36.0"},
 					"pool-1-b": {Phase: "Deleting", Since: 1767225600, Set: "pool-1", ProviderID: "sim:///pool-1-b", Version: "v1.36.0", Code: "DrainingNode", Message: "Drain not completed yet"},
@@ -119,21 +110,50 @@ func TestModel_ShowsClusterAPIPool(t *testing.T) {
 						t.Errorf("%s of another provider is shown", id)
 					}
 				}
-				set, _ := shown[SetRow](w, "capi-set/n/pool-0")
-				if other, _ := shown[PoolRow](w, "pool/n/pool"); set.Pool != "pool" || set.Revision != "10" || set.Replicas != 4 || other.Replicas != 3 || other.Pool.Exist != 2 {
-					t.Errorf("set: %+v; pool of machine.sapcloud.io: %+v", set, other)
-				}
-
-				// Deleted objects are not shown any more.
-				w.deleteAll([]client.Object{objects[0]})
-				if _, exists := shown[PoolRow](w, "capi-pool/n/pool"); exists {
-					t.Error("a deleted pool is shown")
-				}
-				if _, exists := shown[PoolRow](w, "pool/n/pool"); !exists {
-					t.Error("the pool of machine.sapcloud.io is not shown")
-				}
+				wantBothPools(w, objects[0])
 			})
 		})
+	}
+}
+
+// wantCAPIPool checks the row of the pool of capiPool.
+func wantCAPIPool(w *world) {
+	w.t.Helper()
+	pool, _ := shown[PoolRow](w, "capi-pool/n/pool")
+	got := fmt.Sprint(pool.Replicas, pool.Most, pool.Least, pool.Revision, " ", pool.Outcome, pool.Observed, pool.Cluster, pool.Class, pool.Version, pool.Strategy)
+	if want := fmt.Sprint(4, 6, 3, 10, " ", "Progressing", true, "c", "next", "v1.36.0", "RollingUpdate"); got != want {
+		w.t.Errorf("pool: %s, want %s", got, want)
+	}
+	counts := pool.Pool
+	got = fmt.Sprint(counts.Exist, counts.Leaving, counts.Available, counts.Ready, counts.Updated)
+	for _, set := range counts.Sets {
+		got += fmt.Sprintf(" %s %t", set.Name, set.Current)
+	}
+	if want := "2 1 3 4 2 pool-1 false pool-0 true"; got != want {
+		w.t.Errorf("numbers: %s, want %s", got, want)
+	}
+	if len(pool.Waits) != 1 || pool.Waits[0].Text != "Rolling out 3 not up-to-date replicas * from old" {
+		w.t.Errorf("waits: %+v", pool.Waits)
+	}
+}
+
+// wantBothPools checks the set of capiPool, that the pool of machine.sapcloud.io is not mixed up with it, and that only
+// the deleted one is no longer shown.
+func wantBothPools(w *world, deployment client.Object) {
+	w.t.Helper()
+	set, _ := shown[SetRow](w, "capi-set/n/pool-0")
+	if set.Pool != "pool" || set.Revision != "10" || set.Replicas != 4 {
+		w.t.Errorf("set: %+v", set)
+	}
+	if other, _ := shown[PoolRow](w, "pool/n/pool"); other.Replicas != 3 || other.Pool.Exist != 2 {
+		w.t.Errorf("pool of machine.sapcloud.io: %+v", other)
+	}
+	w.deleteAll([]client.Object{deployment})
+	if _, exists := shown[PoolRow](w, "capi-pool/n/pool"); exists {
+		w.t.Error("a deleted pool is shown")
+	}
+	if _, exists := shown[PoolRow](w, "pool/n/pool"); !exists {
+		w.t.Error("the pool of machine.sapcloud.io is not shown")
 	}
 }
 
@@ -197,7 +217,7 @@ func TestClusterAPI_KeepsObjectsItCannotRead(t *testing.T) {
 }
 
 // TestDetail_DescribesClusterAPIMachine checks that the page of a machine shows the conditions of its MillwrightMachine,
-// events on both, and its node, but not what the driver gets.
+// and events on both, but not what the driver gets.
 func TestDetail_DescribesClusterAPIMachine(t *testing.T) {
 	const secret = "the-provider-spec"
 	infrastructure := &infrav1.MillwrightMachine{
@@ -210,10 +230,7 @@ func TestDetail_DescribesClusterAPIMachine(t *testing.T) {
 	event := func(name, version, kind, on string) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Reason: name, InvolvedObject: corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: "n", Name: on}}
 	}
-	node := func(name, providerID string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
-	}
-	objects := append(capiPool(t, "v1beta2"), infrastructure, node("node-a", "sim:///pool-1-a"),
+	objects := append(capiPool(t, "v1beta2"), infrastructure,
 		event("on-machine", "cluster.x-k8s.io/v1beta2", "Machine", "pool-0-a"), event("on-infrastructure", infrav1.SchemeGroupVersion.String(), "MillwrightMachine", "pool-0-a"),
 		event("on-other", "v1", "Pod", "pool-0-a"), event("on-pool", "cluster.x-k8s.io/v1beta1", "MachineDeployment", "pool"))
 	s := newTestServer(t, newFakeClient(t, objects...))
@@ -221,8 +238,11 @@ func TestDetail_DescribesClusterAPIMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if detail.Driver != "sim" || detail.Report.Verdict != "NotRunning" || len(detail.Report.Why) != 1 || detail.Report.Why[0].Text != "no such image" || detail.Report.Why[0].Code != "CreationFailed" || len(detail.Conditions) != 2 {
+	if detail.Driver != "sim" || detail.Report.Verdict != "NotRunning" || len(detail.Conditions) != 2 {
 		t.Errorf("%+v", detail)
+	}
+	if why := detail.Report.Why; len(why) != 1 || why[0].Text != "no such image" || why[0].Code != "CreationFailed" {
+		t.Errorf("why: %+v", why)
 	}
 	var reasons []string
 	for _, event := range detail.Report.Events {
@@ -237,15 +257,23 @@ func TestDetail_DescribesClusterAPIMachine(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
+}
 
+// TestDetail_ShowsNodeOfClusterAPIMachine checks that the page of a machine shows its node, but not another one of the
+// same name.
+func TestDetail_ShowsNodeOfClusterAPIMachine(t *testing.T) {
+	node := func(providerID string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	}
+	s := newTestServer(t, newFakeClient(t, append(capiPool(t, "v1beta2"), node("sim:///pool-1-a"))...))
 	running, err := s.capiMachineDetail(t.Context(), types.NamespacedName{Namespace: "n", Name: "pool-1-a"})
 	if err != nil || running.Node == nil || running.Report.Verdict != "Healthy" || len(running.Report.Unread) != 1 {
 		t.Errorf("running machine without its infrastructure: %+v, %v", running, err)
 	}
-	if err := s.options.Control.Delete(t.Context(), node("node-a", "")); err != nil {
+	if err := s.options.Control.Delete(t.Context(), node("")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.options.Control.Create(t.Context(), node("node-a", "another")); err != nil {
+	if err := s.options.Control.Create(t.Context(), node("another")); err != nil {
 		t.Fatal(err)
 	}
 	if running, err = s.capiMachineDetail(t.Context(), types.NamespacedName{Namespace: "n", Name: "pool-1-a"}); err != nil || running.Node != nil {

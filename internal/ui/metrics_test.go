@@ -67,22 +67,21 @@ func TestPlots_ShowMetrics(t *testing.T) {
 		calls, requests = 30, 20     // the latter was restarted
 		h.scrape(t.Context())
 
-		drain := plotNamed(h, "drain")
-		if len(drain.Series) != 1 || len(drain.Series[0].Values) != 2 || drain.Series[0].Values[1] != 30 || drain.Unit != "s" || drain.Series[0].Label != `n/<b> "pool"` {
-			t.Errorf("drain: %+v", drain)
-		}
-		driver := plotNamed(h, "driver")
-		if len(driver.Series) != 2 || driver.Series[0].Label != "OK" || driver.Series[0].Values[0] != 2 || driver.Series[1].Label != "ResourceExhausted" || driver.Series[1].Values[0] != 0 {
-			t.Errorf("driver: %+v", driver)
-		}
-		if of := plotNamed(h, "requests"); len(of.Series) != 1 || of.Series[0].Label != "200" || of.Series[0].Values[0] != 2 {
-			t.Errorf("requests: %+v", of)
-		}
-		if of := plotNamed(h, "queues"); len(of.Series) != 1 || of.Series[0].Label != "machine" || of.Series[0].Values[0] != 10 {
-			t.Errorf("queues: %+v", of)
-		}
-		if of := plotNamed(h, "join"); len(of.Series) != 0 {
-			t.Errorf("join: %+v", of)
+		for name, want := range map[string]string{
+			"join": "", "drain": `s: n/<b> "pool" [30 30]`, "driver": "/s: OK [2], ResourceExhausted [0]", "requests": "/s: 200 [2]", "queues": ": machine [10 10]",
+		} {
+			plot := plotNamed(h, name)
+			var series []string
+			for _, line := range plot.Series {
+				series = append(series, fmt.Sprint(line.Label, " ", line.Values))
+			}
+			got := plot.Unit + ": " + strings.Join(series, ", ")
+			if want == "" {
+				want = plot.Unit + ": " // no series
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
 		}
 	})
 }
