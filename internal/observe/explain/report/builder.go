@@ -72,6 +72,9 @@ func (b *Builder) Why(s Statement, object string, since time.Time, values ...str
 
 // Quote adds a text of another component as a reason for the verdict.
 func (b *Builder) Quote(cause Cause, object string, since time.Time, text string) {
+	if Clause(text) == "" {
+		text = "no message was recorded"
+	}
 	b.Why(Statement{cause, "{text}", ""}, object, since, "{text}", text)
 }
 
