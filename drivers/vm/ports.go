@@ -16,7 +16,7 @@ const (
 )
 
 // httpPath matches the path of a readiness probe, as the CRD of VirtualMachines does.
-var httpPath = regexp.MustCompile(`^/[!-~]*$`)
+var httpPath = regexp.MustCompile(`^/([!-$&-~]|%[0-9A-Fa-f]{2})*$`)
 
 func (s *providerSpec) validatePorts() field.ErrorList {
 	var errs field.ErrorList
@@ -54,7 +54,7 @@ func (s *providerSpec) validateProbe() field.ErrorList {
 		errs = append(errs, validatePort(path.Child("port"), probe.Port)...)
 	}
 	if probe.HTTPPath != "" && !httpPath.MatchString(probe.HTTPPath) {
-		errs = append(errs, field.Invalid(path.Child("httpPath"), probe.HTTPPath, `must begin with "/" and have no blanks`))
+		errs = append(errs, field.Invalid(path.Child("httpPath"), probe.HTTPPath, "must be an encoded path such as /healthz"))
 	}
 	if len(probe.HTTPPath) > maxHTTPPath {
 		errs = append(errs, field.TooLong(path.Child("httpPath"), "", maxHTTPPath))

@@ -159,8 +159,10 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			"providerSpec.ports[0].port: Invalid value: 0: must be between 1 and 65535", "providerSpec.ports[1].port: Invalid value: 65536: must be between 1 and 65535"}},
 		"probe": {object{"readinessProbe": object{"httpPath": "x", "scheme": "FTP", "port": -1}}, codes.InvalidArgument, []string{
 			"providerSpec.readinessProbe: Forbidden: needs ports", "providerSpec.readinessProbe.port: Invalid value: -1: must be between 1 and 65535",
-			`providerSpec.readinessProbe.httpPath: Invalid value: "x": must begin with "/" and have no blanks`,
+			`providerSpec.readinessProbe.httpPath: Invalid value: "x": must be an encoded path such as /healthz`,
 			`providerSpec.readinessProbe.scheme: Unsupported value: "FTP": supported values: "HTTP", "HTTPS"`}},
+		"probe path": {object{"ports": []object{{"name": "a", "port": 80}}, "readinessProbe": object{"httpPath": "/%zz"}}, codes.InvalidArgument, []string{
+			`providerSpec.readinessProbe.httpPath: Invalid value: "/%zz": must be an encoded path such as /healthz`}},
 		"leases": {object{"leaseMode": "None", "diskAccess": "served", "volumeMode": "block", "accessModes": []string{"ReadOnlyMany", "ReadWriteOnce", "ReadWriteOnce"}}, codes.InvalidArgument, []string{
 			`providerSpec.leaseMode: Unsupported value: "None": supported values: "StorageLocking", "FullLeases"`,
 			`providerSpec.diskAccess: Unsupported value: "served": supported values: "Direct", "Served"`,

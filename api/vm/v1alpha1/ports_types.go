@@ -26,7 +26,7 @@ type ReadinessProbe struct {
 	// HTTPPath is the path to request, which must result in a status from 200 to 399. If empty, it is sufficient that
 	// the guest accepts the connection.
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	// +kubebuilder:validation:Pattern=`^/([!-$&-~]|%[0-9A-Fa-f]{2})*$`
 	// +optional
 	HTTPPath string `json:"httpPath,omitempty"`
 	// Scheme of the request: HTTP or HTTPS, without verifying the certificate. Defaults to HTTP.

@@ -148,8 +148,17 @@ func TestPod_OwnerCannotBeForged(t *testing.T) {
 	}
 	b.wantRefused(later)
 
-	// A Pod that already belongs to a VM can still be changed.
+	// A Pod that already belongs to a VM can still be changed, except for what states to which VM controller it belongs.
 	real := b.pod("vm", "run")
+	for _, annotations := range []string{`{"vm.metropolis.monogon.dev/controller":"nobody"}`, `{"vm.metropolis.monogon.dev/new":""}`} {
+		patch := []byte(`{"metadata":{"annotations":` + annotations + `}}`)
+		if _, err := pods.Patch(t.Context(), real.Name, types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("setting the annotations %s gives %v", annotations, err)
+		}
+	}
+	if _, err := pods.Patch(t.Context(), real.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
 	if _, err := pods.Patch(t.Context(), real.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Error(err)
 	}
