@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
 )
 
 // leaderCache is a cache that starts when this process becomes the leader, so that it contains everything that
@@ -92,6 +94,11 @@ func (c *leaderCache) awaitStart(ctx context.Context, err error) bool {
 
 // newInformer is the type of cache.Options.NewInformer.
 type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+
+// informers returns the newInformer of a cache of the control cluster.
+func informers(machines *fieldindex.Informers, unreadable *unreadable) newInformer {
+	return withLists(withLists(machines.NewInformer, unreadable.watching), consistent)
+}
 
 // withLists returns a newInformer whose informers list through wrap. The object is an example of the kind.
 func withLists(made newInformer, wrap func(object runtime.Object, list toolscache.ListWithContextFunc) toolscache.ListWithContextFunc) newInformer {

@@ -4,8 +4,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/driver/registry"
 	"github.com/millwright-dev/millwright/internal/controllers/machine"
@@ -31,8 +33,38 @@ type Config struct {
 	// ReservedNode reports whether Machines must not have a node of the given name. It is used with
 	// ApproveNodeCertificates. If nil, no names are reserved.
 	ReservedNode func(node string) bool
+	// Seed shares the caches of Control with the managers of other namespaces. If nil, the manager has its own. A
+	// manager with a Seed serves both halves of APIMCM in Namespace and takes part in leader election, and a panic stops
+	// it instead of the process: Run then returns a PanicError. Run returns only after all tasks have completed, however long
+	// that takes.
+	Seed *Seed
+	// Metrics is where the metrics of Machines, sets, deployments and orphans are registered. If nil,
+	// controller-runtime's registry is used.
+	Metrics prometheus.Registerer
+	// Progress is called when the state of the manager changes. Optional.
+	Progress func(State)
 	// Log is the logger of all controllers.
 	Log logr.Logger
+}
+
+// State is what a manager is doing.
+type State string
+
+const (
+	// StateStandby means that another process holds the leases.
+	StateStandby State = "standby"
+	// StateStarting means that the manager holds the leases and fills its caches.
+	StateStarting State = "starting"
+	// StateServing means that the controllers run.
+	StateServing State = "serving"
+)
+
+// registry returns where the metrics are registered.
+func (c Config) registry() prometheus.Registerer {
+	if c.Metrics == nil {
+		return ctrlmetrics.Registry
+	}
+	return c.Metrics
 }
 
 // Settings are the settings that users make with flags.

@@ -64,7 +64,19 @@ type leaseNames struct {
 
 // newLock returns a lock of the leases of all APIs that the manager serves. APIMCM uses both of MCM's leases.
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
-	return newLockOf(cfg.Control, leaseNames{cfg.leaseNamespace(), cfg.leases()}, cfg.Election.RetryPeriod, runner.Idle, cfg.Log)
+	of := leaseNames{cfg.leaseNamespace(), cfg.leases()}
+	if cfg.Seed == nil {
+		return newLockOf(cfg.Control, of, cfg.Election.RetryPeriod, runner.Idle, cfg.Log)
+	}
+	clients, err := cfg.Seed.separate(cfg.Control)
+	if err != nil {
+		return nil, err
+	}
+	locks, err := locksWith(clients, of)
+	if err != nil {
+		return nil, err
+	}
+	return newLockFrom(locks, cfg.Election.RetryPeriod, runner.Idle, cfg.Log), nil
 }
 
 // newLockOf returns a lock of leases that are renewed at an interval. They are released only while this process
@@ -74,22 +86,31 @@ func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle
 	if err != nil {
 		return nil, err
 	}
+	return newLockFrom(locks, interval, idle, log), nil
+}
+
+func newLockFrom(locks []resourcelock.Interface, interval time.Duration, idle func() bool, log logr.Logger) *lock {
 	made := &lock{interval: interval, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
 	for _, one := range locks {
 		made.leases = append(made.leases, &lease{Interface: one})
 	}
-	return made, nil
+	return made
 }
 
 // locksOf returns locks of the leases, in which this process has the same identity.
-func locksOf(cluster *rest.Config, of leaseNames) (locks []resourcelock.Interface, err error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("leader election: %w", err)
-	}
+func locksOf(cluster *rest.Config, of leaseNames) ([]resourcelock.Interface, error) {
 	// Leases have their own connection and rate limit, so that this process does not lose leadership because of
 	// many other requests.
 	clients, err := kubernetes.NewForConfig(apart(cluster))
+	if err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	return locksWith(clients, of)
+}
+
+// locksWith is like locksOf, with a client for leases.
+func locksWith(clients kubernetes.Interface, of leaseNames) (locks []resourcelock.Interface, err error) {
+	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
@@ -104,10 +125,16 @@ func locksOf(cluster *rest.Config, of leaseNames) (locks []resourcelock.Interfac
 	return locks, nil
 }
 
+// separateQPS and separateBurst limit the requests for leases, and those for events.
+const (
+	separateQPS   = 20
+	separateBurst = 40
+)
+
 // apart returns a copy of a config with its own connections and rate limit.
 func apart(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = 20, 40
+	config.QPS, config.Burst = separateQPS, separateBurst
 	if config.Dial == nil {
 		// Without Dial, client-go shares connections among clients with equal configurations. The durations are
 		// the defaults of client-go.

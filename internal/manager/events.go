@@ -54,9 +54,14 @@ func newEvents(cluster *rest.Config, scheme *runtime.Scheme) (*events, error) {
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
+	return newEventsOf(clients, scheme), nil
+}
+
+// newEventsOf starts sending events with a client.
+func newEventsOf(clients kubernetes.Interface, scheme *runtime.Scheme) *events {
 	broadcaster := record.NewBroadcaster(record.WithCorrelatorOptions(correlation))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
-	return &events{broadcaster: broadcaster, scheme: scheme}, nil
+	return &events{broadcaster: broadcaster, scheme: scheme}
 }
 
 func (e *events) recorder(component string) record.EventRecorder {

@@ -56,6 +56,8 @@ type assembly struct {
 	Config
 	mgr    ctrl.Manager
 	runner *tasks.Runner
+	// fail stops the manager with an error.
+	fail   context.CancelCauseFunc
 	events *events
 	// joined is the target cluster, or nil if there is none.
 	joined *target.Cluster
@@ -85,6 +87,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer stop()
+	if cfg.Progress != nil {
+		pages.progress = cfg.Progress
+	}
 	err = run(ctx, cfg, pages)
 	if ctx.Err() != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return nil // components that were starting fail during the shutdown
@@ -93,18 +98,12 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, pages *serving) error {
-	scheme, err := prepare(ctx, cfg)
+	a, scheme, err := newAssembly(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	a := &assembly{Config: cfg, runner: tasks.New(cfg.ConcurrentSyncs), machines: &fieldindex.Informers{}}
-	a.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
-	if cfg.runs(HalfMachines) {
-		if a.olderKinds, err = servedKinds(ctx, cfg); err != nil {
-			return err
-		}
-	}
-	a.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
+	ctx, a.fail = context.WithCancelCause(ctx)
+	defer a.fail(nil)
 	options, err := a.options(scheme)
 	if err != nil {
 		return err
@@ -117,15 +116,24 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 		close(read)
 		close(leads)
 	}
-	options.NewCache, options.MapperProvider = newLeaderCache(ctx, leads), newMapper(ctx)
+	if cfg.Seed == nil {
+		options.NewCache, options.MapperProvider = newLeaderCache(ctx, leads), newMapper(ctx)
+	} else {
+		cfg.Seed.view(&options, cfg.Namespace, leads, a.panicked)
+	}
 	if a.mgr, err = ctrl.NewManager(cfg.Control, options); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
-	if a.events, err = newEvents(cfg.Control, scheme); err != nil {
+	if cfg.Seed != nil {
+		a.mgr, a.runner.Panicked = &contained{Manager: a.mgr}, a.panicked
+	}
+	if a.events, err = a.newEvents(scheme); err != nil {
 		return err
 	}
 	defer a.events.shutdown()
-	a.unreadable.reader, a.unreadable.events = a.mgr.GetAPIReader(), a.events.recorder("manager")
+	if cfg.Seed == nil {
+		a.unreadable.reader, a.unreadable.events = a.mgr.GetAPIReader(), a.events.recorder("manager")
+	}
 	if err := a.addAll(); err != nil {
 		return err
 	}
@@ -137,10 +145,60 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if err := a.mgr.Add(pages.following(a.mgr, read, leads)); err != nil {
 		return err
 	}
-	if err := a.mgr.Start(ctx); err != nil {
+	return a.start(ctx)
+}
+
+// start runs the manager until ctx is done or it fails. Managers with a Seed have no running tasks when it returns.
+func (a *assembly) start(ctx context.Context) error {
+	err := a.mgr.Start(ctx)
+	if containing, ok := a.mgr.(*contained); ok {
+		a.fail(nil)
+		containing.running.Wait()
+	}
+	if panicked, ok := errors.AsType[*PanicError](context.Cause(ctx)); ok {
+		return panicked
+	}
+	if err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
 	return nil
+}
+
+// newAssembly returns an assembly with what must be known of the control cluster first.
+func newAssembly(ctx context.Context, cfg Config) (*assembly, *runtime.Scheme, error) {
+	a := &assembly{Config: cfg, runner: tasks.New(cfg.ConcurrentSyncs)}
+	if cfg.Seed != nil {
+		a.machines, a.olderKinds, a.lacksSelector = cfg.Seed.machines, cfg.Seed.olderKinds, cfg.Seed.lacksSelector
+		return a, cfg.Seed.scheme, nil
+	}
+	scheme, err := prepare(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	a.machines = &fieldindex.Informers{}
+	a.lacksSelector = cfg.runs(HalfSets) && lacksSelector(ctx, cfg)
+	if cfg.runs(HalfMachines) {
+		if a.olderKinds, err = servedKinds(ctx, cfg); err != nil {
+			return nil, nil, err
+		}
+	}
+	a.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
+	return a, scheme, nil
+}
+
+// panicked stops the manager because of a panic.
+func (a *assembly) panicked(value any) { a.fail(newPanicError(value)) }
+
+// newEvents starts sending events.
+func (a *assembly) newEvents(scheme *runtime.Scheme) (*events, error) {
+	if a.Seed == nil {
+		return newEvents(a.Control, scheme)
+	}
+	clients, err := a.Seed.separate(a.Control)
+	if err != nil {
+		return nil, err
+	}
+	return newEventsOf(clients, scheme), nil
 }
 
 // prepare checks that the control cluster serves the kinds of the APIs, and returns the scheme.
@@ -169,7 +227,7 @@ func (a *assembly) options(scheme *runtime.Scheme) (ctrl.Options, error) {
 	options := ctrl.Options{
 		Scheme: scheme,
 		Logger: lazylog.New(a.Log),
-		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: withLists(withLists(a.machines.NewInformer, a.unreadable.watching), consistent)},
+		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: informers(a.machines, a.unreadable)},
 		// Several managers may run in one process; their metrics are then added up. The controllers of machines,
 		// sets, deployments and clusters set their own concurrency. For classes, Secrets and nodes, five workers
 		// are enough, and each worker costs the memory of its stack. The priority queue of controller-runtime

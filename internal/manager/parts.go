@@ -8,7 +8,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/capi/owners"
@@ -79,7 +78,7 @@ func (a *assembly) newCollector() *orphans.Collector {
 	}
 	return orphans.New(orphans.Options{
 		APIs: []orphans.API{machines, infrastructure}, Driver: a.Drivers, Mode: a.Orphans.Mode, Period: a.Orphans.Period,
-		Events: a.events.recorder("orphan-collector"), Registerer: ctrlmetrics.Registry, Log: a.Log.WithName("orphans"),
+		Events: a.events.recorder("orphan-collector"), Registerer: a.registry(), Log: a.Log.WithName("orphans"),
 	})
 }
 
@@ -88,7 +87,7 @@ func (a *assembly) newCollector() *orphans.Collector {
 func (a *assembly) newMetrics() *metrics.Collector {
 	return metrics.New(metrics.Options{
 		Reader: a.mgr.GetClient(), Informers: a.mgr.GetCache(), NoMachines: !a.runs(HalfMachines), NoSets: !a.runs(HalfSets), Clock: clock.RealClock{},
-		Registerer: ctrlmetrics.Registry, Work: a.work,
+		Registerer: a.registry(), Work: a.work,
 		// Before the first pass, only the state of the target's cache is known.
 		Frozen: func() bool { return a.outages.Frozen() || a.joined != nil && !a.joined.Ready() },
 	})
@@ -96,5 +95,5 @@ func (a *assembly) newMetrics() *metrics.Collector {
 
 // newWork returns the metrics of the duration of work on Machines.
 func (a *assembly) newWork() *metrics.Work {
-	return metrics.NewWork(metrics.Options{Reader: a.mgr.GetClient(), Clock: clock.RealClock{}, Registerer: ctrlmetrics.Registry})
+	return metrics.NewWork(metrics.Options{Reader: a.mgr.GetClient(), Clock: clock.RealClock{}, Registerer: a.registry()})
 }

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -39,6 +40,18 @@ type Pages struct {
 	Flags map[string]string
 	// Profiling configures profiles at the same port.
 	Profiling Profiling
+	// Gatherer gathers the metrics. If nil, they are those of controller-runtime's registry.
+	Gatherer prometheus.Gatherer
+}
+
+// Serve serves the pages until stop is called. The process is not ready until ready is called, and not alive after ctx is
+// canceled.
+func Serve(ctx context.Context, cfg Pages) (ready, stop func(), err error) {
+	s, stop, err := serve(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func() { s.missing.Store("") }, stop, nil
 }
 
 // serving serves the pages of a manager. The servers of controller-runtime start too late: a kubelet that
@@ -49,6 +62,8 @@ type serving struct {
 	run context.Context
 	// missing is what the manager waits for before it is ready. It is empty if it is ready.
 	missing atomic.Value
+	// progress is called when the state of the manager changes.
+	progress func(State)
 }
 
 // The conditions that a manager may wait for.
@@ -65,7 +80,7 @@ const maxClients = 512
 
 // serve serves until the returned function is called.
 func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) {
-	s = &serving{cfg: cfg, run: ctx}
+	s = &serving{cfg: cfg, run: ctx, progress: func(State) {}}
 	s.missing.Store(missingControl)
 	if cfg.Port == 0 {
 		return s, func() {}, nil
@@ -91,7 +106,11 @@ func (s *serving) mux() *http.ServeMux {
 	mux.HandleFunc("/livez", s.alive)
 	mux.HandleFunc("/readyz", s.ready)
 	mux.HandleFunc("/configz", s.configuration)
-	mux.Handle("/metrics", scrapes(metrics.Handler(ctrlmetrics.Registry)))
+	gatherer := s.cfg.Gatherer
+	if gatherer == nil {
+		gatherer = ctrlmetrics.Registry
+	}
+	mux.Handle("/metrics", scrapes(metrics.Handler(gatherer)))
 	s.cfg.Profiling.add(mux)
 	return mux
 }
@@ -150,6 +169,7 @@ func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open 
 		case <-leads:
 		default:
 			s.missing.Store("")
+			s.progress(StateStandby)
 		}
 		select {
 		case <-leads:
@@ -157,6 +177,7 @@ func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open 
 			return nil
 		}
 		s.missing.Store(missingCaches)
+		s.progress(StateStarting)
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return nil
 		}
@@ -169,6 +190,7 @@ func (s *serving) following(mgr ctrl.Manager, read, leads <-chan struct{}, open 
 			}
 		}
 		s.missing.Store("")
+		s.progress(StateServing)
 		return nil
 	})
 }

@@ -16,6 +16,10 @@ import (
 // Runner runs a limited number of tasks concurrently while this process is the leader. Earlier tasks wait, and
 // later ones are refused. Create one with New, and add it to a manager.
 type Runner struct {
+	// Panicked is called with the value of a panic of a task. It must not block, and must be set before the first task.
+	// If nil, a panic terminates the process.
+	Panicked func(value any)
+
 	slots   chan struct{}
 	started chan struct{}
 	stopped chan struct{}
@@ -94,7 +98,18 @@ func (r *Runner) run(task func(ctx context.Context)) {
 	ctx := r.ctx
 	r.mu.Unlock()
 	if ctx.Err() == nil {
+		defer r.contain()
 		task(ctx)
+	}
+}
+
+// contain recovers from a panic of a task if that is possible.
+func (r *Runner) contain() {
+	if r.Panicked == nil {
+		return
+	}
+	if value := recover(); value != nil {
+		r.Panicked(value)
 	}
 }
 

@@ -98,3 +98,30 @@ func TestRunner_StopCancelsAndAwaits(t *testing.T) {
 		}
 	})
 }
+
+// TestRunner_ReportsPanics checks that a panic is passed on if that is desired, and that its slot is free afterwards.
+func TestRunner_ReportsPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		runner := tasks.New(1)
+		var value any
+		runner.Panicked = func(v any) { value = v }
+		ended := make(chan error, 1)
+		go func() { ended <- runner.Start(ctx) }()
+		runner.Go(func(context.Context) { panic("bug") })
+		synctest.Wait()
+		if value != "bug" || !runner.Idle() {
+			t.Errorf("value %v, idle %t", value, runner.Idle())
+		}
+		ran := false
+		runner.Go(func(context.Context) { ran = true })
+		synctest.Wait()
+		if !ran {
+			t.Error("no task runs after a panic")
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
