@@ -94,6 +94,9 @@ func TestRole_HasNoWildcards(t *testing.T) {
 		[3]string{"rbac/capi-core-role.yaml", "ClusterRole", "millwright-capi-core"},
 		[3]string{"rbac/load-balancer-role.yaml", "ClusterRole", "millwright-load-balancer"},
 		[3]string{"rbac/load-balancer-leader-role.yaml", "Role", "millwright-load-balancer-leader"},
+		[3]string{"rbac/fleet-role.yaml", "ClusterRole", "millwright-fleet"},
+		[3]string{"rbac/fleet-role.yaml", "Role", "millwright-fleet-replicas"},
+		[3]string{"rbac/fleet-target-role.yaml", "ClusterRole", "millwright-fleet-target"},
 	)
 	for _, key := range roles {
 		for _, rule := range readRules(t, key[0], key[1], key[2]) {

@@ -156,6 +156,7 @@ var rules = []rule{
 		may:   []string{"api", "config", "proto", "driver", "drivers", "internal"},
 		never: []string{"internal/local", "internal/cli", "cmd"},
 	},
+	{from: []string{"internal/fleet"}, may: []string{"api", "driver", "internal/manager", "internal/observe/metrics"}},
 	// A machine controller outside of this repository has the same flags as Millwright's, which are read in one place.
 	// It includes neither local mode nor Millwright's drivers; a test in provider checks all linked packages.
 	{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -37,9 +38,13 @@ type DriverFlags struct {
 	// Plugins configures where drivers of other processes register.
 	Plugins plugins.Flags
 
+	// withoutPlugins leaves out the flags of Plugins.
+	withoutPlugins bool
 	// timeout of a driver call.
 	timeout time.Duration
-	opened  []driver.Driver
+	// registerer is where the metrics of driver calls are registered.
+	registerer prometheus.Registerer
+	opened     []driver.Driver
 }
 
 // add adds the flags. A program with a single kind of driver does not have the flag --driver.
@@ -51,7 +56,9 @@ func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
 		flags.StringVar(&f.Name, "driver", cmp.Or(f.Name, name), f.usage())
 	}
 	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which drivers such as vm label their VMs; must not change")
-	f.Plugins.Add(flags)
+	if !f.withoutPlugins {
+		f.Plugins.Add(flags)
+	}
 	return f.Kinds.AddFlags(flags)
 }
 
@@ -101,7 +108,10 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	if err != nil {
 		return err
 	}
-	config.Installation, f.timeout = f.Installation, config.DriverTimeout
+	config.Installation, f.timeout, f.registerer = f.Installation, config.DriverTimeout, metrics.Registry
+	if config.Metrics != nil {
+		f.registerer = config.Metrics
+	}
 	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.Serve()})
 	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
 	for _, kind := range kinds {
@@ -147,7 +157,7 @@ func (f *DriverFlags) close(log logr.Logger) {
 func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {
 	options := instrument.Options{Provider: name, Timeout: f.timeout, Tracer: tracing.Tracer()}
 	if !f.Uninstrumented {
-		options.Registerer = metrics.Registry
+		options.Registerer = f.registerer
 	}
 	return instrument.Wrap(d, options)
 }

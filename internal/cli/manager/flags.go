@@ -30,6 +30,8 @@ type defaults struct {
 var (
 	// standard has the API rate limit that Gardener sets for MCM, because one process does the work of two.
 	standard = defaults{port: 10259, concurrentSyncs: 50, qps: 100, burst: 200, minReadySeconds: true}
+	// ofFleet has fewer workers, because each cluster has its own.
+	ofFleet = defaults{port: standard.port, concurrentSyncs: 10, qps: standard.qps, burst: standard.burst, minReadySeconds: true}
 	// The defaults of MCM's processes. MCM compiles its driver in, and annotates all Machines.
 	machineController        = defaults{half: manager.HalfMachines, port: 10259, concurrentSyncs: 50, qps: 20, burst: 30, driver: "vm", recordJoins: true}
 	machineControllerManager = defaults{half: manager.HalfSets, port: 10258, concurrentSyncs: 10, qps: 20, burst: 30}

@@ -136,18 +136,26 @@ func (f *Flags) RunParsed(ctx context.Context, stderr io.Writer) error {
 
 // Complete opens the drivers and completes Config from the flags. Run closes the drivers.
 func (f *Flags) Complete(ctx context.Context) error {
+	f.complete()
+	if f.Config.Half == manager.HalfSets {
+		return nil // MachineSets and MachineDeployments do not need a driver
+	}
+	return f.Driver.open(ctx, &f.Config)
+}
+
+// complete completes the settings of Config from the flags.
+func (f *Flags) complete() {
 	if f.nodeConditions != "" {
 		f.Config.NodeConditions = noderef.ParseConditions(f.nodeConditions)
 	}
 	if f.Config.Half == manager.HalfSets {
-		return nil // MachineSets and MachineDeployments do not need a driver
+		return
 	}
 	keepZeros(&f.Config.MachineSettings)
 	f.Config.Health.MaxReplacements = intstr.Parse(f.replacements)
 	if f.totalReplacements != "" {
 		f.Config.Health.MaxTotalReplacements = ptr.To(intstr.Parse(f.totalReplacements))
 	}
-	return f.Driver.open(ctx, &f.Config)
 }
 
 // keepZeros replaces zeros by negative values, because a zero in MachineSettings means the default. In MCM, a flag of

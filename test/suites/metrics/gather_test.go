@@ -82,6 +82,7 @@ func everything(t *testing.T) []*dto.MetricFamily {
 	runs(t, (&metrics.VMAuthority{State: func() metrics.VMAuthorityState { return authority }, Registerer: registry}).Start)
 	orphans.New(orphans.Options{Registerer: registry})
 	balance(t, registry)
+	lead(registry)
 	plug(t, registry)
 	call(t, registry, work, machine, class)
 	library(t)
@@ -119,6 +120,15 @@ func runs(t *testing.T, start func(context.Context) error) {
 			t.Error(err)
 		}
 	})
+}
+
+// lead records the metrics of a fleet.
+func lead(registry prometheus.Registerer) {
+	fleet := metrics.NewFleet(func() map[string]string { return map[string]string{"shop": "serving"} })
+	fleet.Replicas(1)
+	fleet.Problem("shop", "ManagerPanicked")
+	fleet.Panic("shop")
+	registry.MustRegister(fleet)
 }
 
 // balance starts a load balancer with a port.
