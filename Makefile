@@ -353,7 +353,7 @@ generate: ## Generate deep copies, CRDs, typed clients and aliases from API type
 	cp config/crd/machine.sapcloud.io_*.yaml config/crd/vm.metropolis.monogon.dev_*.yaml charts/millwright/crds/
 	cp config/crd/machine.sapcloud.io_*.yaml compat/mcm/kubernetes/crds/
 	cp $(patsubst %,config/rbac/%-role.yaml,control machine-controller machine-controller-manager machine-controller-manager-target target \
-		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader) \
+		vm-controller vm-leader vm-subresources vm-console load-balancer load-balancer-leader fleet) \
 		config/rbac/target-role-sim.yaml charts/millwright/files/rbac/
 	cp config/policy/*.yaml charts/millwright/files/policy/
 	go run ./hack/clireference docs/reference/cli

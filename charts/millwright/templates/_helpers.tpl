@@ -45,7 +45,7 @@ deployments: {{ dict $mc (list $mc) | toJson }}
 control: {{ ternary (dict $mc $mc) dict $control | toJson }}
 target: {{ ternary (dict "target" $mc) dict $target | toJson }}
 accounts: [{{ $mc }}]
-{{- else if has $mode (list "vm-controller" "load-balancer") }}
+{{- else if has $mode (list "vm-controller" "load-balancer" "fleet") }}
 deployments: {}
 control: {}
 target: {}

@@ -18,7 +18,7 @@ import (
 // TestChart_Lint runs "helm lint --strict", which may not even recommend anything.
 func TestChart_Lint(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer"} {
+	for _, mode := range []string{"one-pod", "two-deployments", "whole", "machine-controller-manager", "machine-controller", "target", "target-two-deployments", "vm-controller", "load-balancer", "fleet"} {
 		for _, message := range lint.All(place(t, "charts/millwright"), with(mode, values{
 			"vmController": values{"hypervisorImage": values{"repository": "registry.example.com/hypervisor"}, "namespaces": []any{"vms"}}, "loadBalancer": values{"host": "lb.example.com"},
 		}), namespace, true).Messages {
