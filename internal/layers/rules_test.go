@@ -57,12 +57,13 @@ var rules = []rule{
 	{from: []string{"internal/child"}, never: kubernetes},
 	{from: []string{"internal/confine"}, never: kubernetes},
 	{from: []string{"internal/connlimit"}, never: kubernetes},
+	{from: []string{"internal/unixsocket"}, never: kubernetes},
 	{from: []string{"internal/loadbalancer"}, may: []string{"internal/connlimit", "internal/specialaddress"}, never: kubernetes},
 	{from: []string{"internal/loop"}, never: kubernetes},
 	{from: []string{"internal/placeholder"}, never: kubernetes},
 	{from: []string{"internal/specialaddress"}, never: kubernetes},
 	{from: []string{"internal/tracing"}, never: kubernetes},
-	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/placeholder", "internal/specialaddress", "internal/tracing", "proto"}, never: kubernetes},
+	{from: []string{"internal/vm"}, may: []string{"internal/ca", "internal/child", "internal/confine", "internal/connlimit", "internal/placeholder", "internal/specialaddress", "internal/tracing", "internal/unixsocket", "proto"}, never: kubernetes},
 
 	// Virtual machines. The driver uses only API objects, like an external driver.
 	{

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 )
 
 // Profiling configures the profiles that a manager serves in addition to its metrics.
@@ -33,9 +34,11 @@ type Profiling struct {
 // Pages are the pages that a manager serves over HTTP.
 type Pages struct {
 	// Address and Port are where /healthz, /readyz, /livez, /configz and /metrics are served, without TLS. If
-	// Port is 0, nothing is served.
+	// Port is 0, and Socket is empty, nothing is served.
 	Address string
 	Port    int
+	// Socket is the path of a Unix socket at which the pages are served instead, only to the user of this process.
+	Socket string
 	// Flags are the values for /configz, by name.
 	Flags map[string]string
 	// Profiling configures profiles at the same port.
@@ -82,10 +85,10 @@ const maxClients = 512
 func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) {
 	s = &serving{cfg: cfg, run: ctx, progress: func(State) {}}
 	s.missing.Store(missingControl)
-	if cfg.Port == 0 {
+	if cfg.Port == 0 && cfg.Socket == "" {
 		return s, func() {}, nil
 	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)))
+	listener, err := cfg.listen()
 	if err != nil {
 		return nil, nil, fmt.Errorf("serving: %w", err)
 	}
@@ -97,6 +100,13 @@ func serve(ctx context.Context, cfg Pages) (s *serving, stop func(), err error) 
 		_ = server.Close() // the listener is closed in any case
 		<-ended
 	}, nil
+}
+
+func (p Pages) listen() (net.Listener, error) {
+	if p.Socket != "" {
+		return unixsocket.Listen(p.Socket)
+	}
+	return net.Listen("tcp", net.JoinHostPort(p.Address, strconv.Itoa(p.Port)))
 }
 
 // mux returns the handler of the pages.

@@ -233,12 +233,7 @@ func (m *local) startMachines(ctx context.Context, group *errgroup.Group) error 
 		own.UserAgent = managercmd.Agent
 		*cluster = own
 	}
-	// "millwright ui" draws the metrics.
-	port, err := m.plane.PortFor(localdir.MetricsPort, 0)
-	if err != nil {
-		return err
-	}
-	m.Config.Pages.Address, m.Config.Pages.Port = "127.0.0.1", port
+	m.Config.Pages.Socket = localdir.MetricsSocket(m.dir) // for "millwright ui"
 	m.Driver.Installation = "local"
 	m.Driver.Kinds = drivers.With(&drivers.SimOptions{Dir: m.path("sim"), Heartbeat: drivers.DefaultHeartbeat})
 	m.Config.Namespace, m.Config.Log = localNamespace, m.log

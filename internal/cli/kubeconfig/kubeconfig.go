@@ -115,13 +115,13 @@ func (f *Flags) ExplainStopped(err error) error {
 	return err
 }
 
-// LocalMetrics returns the address of the metrics of the local cluster's manager; "" if the flags select another cluster, or
-// the manager has not served any yet.
+// LocalMetrics returns the path of the socket at which the local cluster's manager serves its metrics; "" if the flags
+// select another cluster.
 func (f *Flags) LocalMetrics() string {
 	rules, _ := f.rules()
 	for _, file := range rules.GetLoadingPrecedence() {
 		if dir := filepath.Dir(file); controlplane.IsDirectory(dir) {
-			return localdir.Metrics(dir)
+			return localdir.MetricsSocket(dir)
 		}
 	}
 	return ""

@@ -4,10 +4,8 @@ package localdir
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
@@ -49,17 +47,8 @@ func SetDriver(dir, driver string) error {
 	return nil
 }
 
-// MetricsPort is the name of the port of the manager's metrics.
-const MetricsPort = "metrics"
-
-// Metrics returns the address of the manager's metrics; "" if there is none.
-func Metrics(dir string) string {
-	port := controlplane.KnownPort(dir, MetricsPort)
-	if port == 0 {
-		return ""
-	}
-	return "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/metrics"
-}
+// MetricsSocket returns the path of the socket at which the manager serves its metrics.
+func MetricsSocket(dir string) string { return filepath.Join(dir, "run", "manager.sock") }
 
 // UpAgain returns the command that continues with a directory.
 func UpAgain(dir string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/ui"
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 )
 
 // hint is what to do if the metrics cannot be found.
@@ -36,10 +38,11 @@ func (f *flags) metrics(config *rest.Config, control client.Reader, namespace st
 	case f.metricsURL == connect.None:
 		return nil, nil
 	case f.metricsURL != "":
-		return fromURL(f.metricsURL), nil
+		return fromURL(f.metricsURL, f.metricsURL, nil), nil
 	}
-	if address := f.LocalMetrics(); address != "" {
-		return fromURL(address), nil
+	if socket := f.LocalMetrics(); socket != "" {
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return unixsocket.Dial(ctx, socket) }
+		return fromURL("http://localhost/metrics", "the manager of the local cluster", dial), nil
 	}
 	pods, err := newPods(config, control, namespace)
 	if err != nil {
@@ -48,9 +51,14 @@ func (f *flags) metrics(config *rest.Config, control client.Reader, namespace st
 	return pods.read, nil
 }
 
-// fromURL reads metrics from an address. It sends no credentials and follows no redirects.
-func fromURL(address string) func(context.Context) (ui.Metrics, error) {
-	direct := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// fromURL reads metrics from an address, which messages call source. It sends no credentials and follows no redirects.
+// If dial is nil, it connects to the host of the address.
+func fromURL(address, source string, dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context) (ui.Metrics, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	if dial != nil {
+		transport.DialContext, transport.Proxy = dial, nil
+	}
+	direct := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return func(ctx context.Context) (ui.Metrics, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
@@ -62,9 +70,9 @@ func fromURL(address string) func(context.Context) (ui.Metrics, error) {
 		}
 		if response.StatusCode != http.StatusOK {
 			_ = response.Body.Close() // it is not read
-			return ui.Metrics{}, fmt.Errorf("cannot read the metrics of the manager: %s responded with %s; check --metrics-url", address, response.Status)
+			return ui.Metrics{}, fmt.Errorf("cannot read the metrics of the manager: %s responded with %s; check --metrics-url", source, response.Status)
 		}
-		return ui.Metrics{Source: address, Texts: []io.ReadCloser{response.Body}}, nil
+		return ui.Metrics{Source: source, Texts: []io.ReadCloser{response.Body}}, nil
 	}
 }
 

@@ -45,7 +45,7 @@ func TestMetrics_AreReadFromURL(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	read, err := fromURL(server.URL + "/metrics")(t.Context())
+	read, err := fromURL(server.URL+"/metrics", server.URL+"/metrics", nil)(t.Context())
 	if err != nil || len(read.Texts) != 1 {
 		t.Fatal(read, err)
 	}
@@ -54,12 +54,12 @@ func TestMetrics_AreReadFromURL(t *testing.T) {
 	}
 	read.Close()
 	for path, want := range map[string]string{"/elsewhere": "302", "/missing": "404"} {
-		if _, err := fromURL(server.URL + path)(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--metrics-url") {
+		if _, err := fromURL(server.URL+path, server.URL+path, nil)(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--metrics-url") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 	server.Close()
-	if _, err := fromURL(server.URL)(t.Context()); err == nil || !strings.Contains(err.Error(), "--metrics-url") {
+	if _, err := fromURL(server.URL, server.URL, nil)(t.Context()); err == nil || !strings.Contains(err.Error(), "--metrics-url") {
 		t.Errorf("no server: %v", err)
 	}
 }

@@ -120,15 +120,6 @@ func (cp *ControlPlane) PortFor(name string, explicit int) (int, error) {
 	return port, cp.ports.store(cp.dir.ports())
 }
 
-// KnownPort returns the port that PortFor last returned for a name, in the directory of a control plane; 0 if there is none.
-func KnownPort(dir, name string) int {
-	known, err := loadPorts(layout(dir).ports())
-	if err != nil {
-		return 0
-	}
-	return known.Others[name]
-}
-
 func loadPorts(path string) (ports, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

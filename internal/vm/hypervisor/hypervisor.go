@@ -20,6 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
@@ -174,7 +175,7 @@ func listenAll(config Config) (local, peers net.Listener, err error) {
 			return nil, nil, fmt.Errorf("listening for peers: %w", err)
 		}
 	}
-	if local, err = service.ListenSocket(config.Paths.Socket()); err != nil {
+	if local, err = unixsocket.Listen(config.Paths.Socket()); err != nil {
 		if peers != nil {
 			_ = peers.Close()
 		}

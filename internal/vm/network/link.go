@@ -10,6 +10,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 )
 
 // Link connects a guest to a switch. Create it with Join.
@@ -138,12 +140,7 @@ func (l *Link) deliverNext(frame []byte) error {
 
 // connect connects once and carries frames until the connection is closed.
 func (l *Link) connect(ctx context.Context) error {
-	var conn net.Conn
-	err := withShortPath(l.socket, func(short string) error {
-		var err error
-		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", short)
-		return err
-	})
+	conn, err := unixsocket.Dial(ctx, l.socket)
 	if err != nil {
 		return fmt.Errorf("connecting to the switch: %w", err)
 	}

@@ -9,11 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 )
 
 // Switch passes packets between guests. Create it with NewSwitch.
@@ -51,32 +51,11 @@ var ErrTaken = errors.New("another VM already has the address")
 // Listen opens the socket of a switch, which only the user of this process may access. It replaces an existing
 // socket, so no other user may have access to the directory.
 func Listen(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("removing the old socket of the switch: %w", err)
-	}
-	var listener net.Listener
-	err := withShortPath(path, func(short string) error {
-		var err error
-		if listener, err = net.Listen("unix", short); err == nil {
-			listener.(*net.UnixListener).SetUnlinkOnClose(false) // the short path no longer exists then
-			err = os.Chmod(path, 0o600)
-		}
-		return err
-	})
+	listener, err := unixsocket.Listen(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket of the switch: %w", err)
 	}
 	return listener, nil
-}
-
-// withShortPath calls use with a path to the same file that is short enough for a socket.
-func withShortPath(path string, use func(short string) error) error {
-	directory, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-	return use(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
 }
 
 // Serve serves the ports of hypervisors that connect to the listener until the context is canceled. It then closes

@@ -44,7 +44,7 @@ func TestUI_DrawsMetricsOfLocalCluster(t *testing.T) {
 	page := openUI(t, "--dir", dir)
 	page.Await(tiles("ok") + ` === 2`)
 	browser.Evaluate[any](page, `location.hash = "#/metrics"`)
-	page.Await(`document.querySelector("main").innerText.includes("from http://127.0.0.1:")`)
+	page.Await(`document.querySelector("main").innerText.includes("from the manager of the local cluster")`)
 	for _, text := range []string{"default/pool", "OK", "200", "machine"} {
 		page.Await(`[...document.querySelectorAll(".series span")].some((e) => e.innerText.startsWith("` + text + `"))`)
 	}

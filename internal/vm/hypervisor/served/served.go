@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/storage"
 	"github.com/millwright-dev/millwright/internal/vm/storage/session"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -234,7 +234,7 @@ func (d *Disks) Find(ctx context.Context) (changed <-chan struct{}, err error) {
 // Attach adds the disks to the description of a machine and serves its connections until Detach is called.
 func (d *Disks) Attach(to *qemu.Disks) error {
 	if d.end == nil {
-		listener, err := service.ListenSocket(filepath.Join(d.options.Run, string(socket)))
+		listener, err := unixsocket.Listen(filepath.Join(d.options.Run, string(socket)))
 		if err != nil {
 			return err
 		}

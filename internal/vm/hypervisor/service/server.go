@@ -5,15 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -137,32 +134,6 @@ func (s *Server) Stop() {
 	<-gone
 }
 
-// ListenSocket listens on a Unix socket with mode 0600. It replaces the socket of an earlier process. The path may
-// have any length. The file of the socket remains after Close.
-func ListenSocket(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("removing an old socket: %w", err)
-	}
-	var listener net.Listener
-	err := atShortPath(path, func(short string) error {
-		// The file has the mode that the socket has when it is bound.
-		private := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
-			var failure error
-			err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })
-			return errors.Join(err, failure)
-		}}
-		var err error
-		listener, err = private.Listen(context.Background(), "unix", short)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("listening on %s: %w", path, err)
-	}
-	// By the time of Close, the short path refers to a different file.
-	listener.(*net.UnixListener).SetUnlinkOnClose(false)
-	return listener, nil
-}
-
 // DialSocket returns a connection to OOBManagement and grpc.health.v1 on a Unix socket. The path may have any
 // length. It connects with the first call. DialSocket returns fs.ErrNotExist if there is no socket.
 func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
@@ -171,26 +142,7 @@ func DialSocket(path string, options ...grpc.DialOption) (*grpc.ClientConn, erro
 	}
 	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // the file's mode protects it
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			var conn net.Conn
-			err := atShortPath(path, func(short string) error {
-				var err error
-				conn, err = new(net.Dialer).DialContext(ctx, "unix", short)
-				return err
-			})
-			return conn, err
-		}),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return unixsocket.Dial(ctx, path) }),
 	}, options...)
 	return grpc.NewClient("passthrough:///hypervisor", options...)
-}
-
-// atShortPath calls a function with a short path of the same file, because the address of a Unix socket is limited
-// to 107 bytes. The path is valid only during the call.
-func atShortPath(path string, do func(short string) error) error {
-	directory, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = directory.Close() }()
-	return do(fmt.Sprintf("/proc/self/fd/%d/%s", directory.Fd(), filepath.Base(path)))
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/millwright-dev/millwright/internal/unixsocket"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/console"
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -374,7 +375,7 @@ func TestSocket_IsPrivateWithAnyPathLength(t *testing.T) {
 	path := filepath.Join(dir, "vm.sock")
 	must(t, os.WriteFile(path, []byte("from an earlier process"), 0o644))
 	for range 2 { // the second server finds the first server's socket
-		listener, err := ListenSocket(path)
+		listener, err := unixsocket.Listen(path)
 		must(t, err)
 		info, err := os.Stat(path)
 		must(t, err)
@@ -394,7 +395,7 @@ func TestSocket_IsPrivateWithAnyPathLength(t *testing.T) {
 
 func TestSocket_NeedsDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nothing", "vm.sock")
-	if _, err := ListenSocket(path); !errors.Is(err, os.ErrNotExist) {
+	if _, err := unixsocket.Listen(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("listening: %v", err)
 	}
 	if _, err := DialSocket(path); !errors.Is(err, os.ErrNotExist) {
@@ -404,7 +405,7 @@ func TestSocket_NeedsDirectory(t *testing.T) {
 
 func TestSocket_IsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vm.sock")
-	listener, err := ListenSocket(path)
+	listener, err := unixsocket.Listen(path)
 	must(t, err)
 	must(t, listener.Close())
 	conn, err := DialSocket(path)
