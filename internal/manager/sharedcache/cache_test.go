@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -66,14 +67,21 @@ func neverFails(t *testing.T) func(any) { return func(value any) { t.Errorf("pan
 // TestFeed_PassesEventsByNamespace checks that a handler receives the known objects of its namespace, then the events of its
 // namespace, and none after it was removed.
 func TestFeed_PassesEventsByNamespace(t *testing.T) {
-	f, ready := newFeed(), make(chan struct{})
+	f := newFeed()
 	f.OnAdd(object("a", "1", "1"), true)
 	f.OnAdd(object("b", "2", "2"), true)
 	f.OnAdd(object("a", "3", "3"), false)
 	f.OnDelete(object("a", "3", "4"))
 	ofA, ofB := &events{}, &events{}
-	a := f.add("a", ofA, ready, neverFails(t))
-	f.add("b", ofB, ready, neverFails(t))
+	a := f.handler("a", ofA, neverFails(t))
+	if a.HasSynced() || len(ofA.added) != 0 {
+		t.Error("synced before it begins")
+	}
+	a.begin()
+	f.handler("b", ofB, neverFails(t)).begin()
+	if !a.HasSynced() {
+		t.Error("not synced although it received the known objects")
+	}
 	if !slices.Equal(ofA.added, []string{"1"}) || !slices.Equal(ofB.added, []string{"2"}) {
 		t.Errorf("known objects: %v and %v", ofA.added, ofB.added)
 	}
@@ -92,24 +100,102 @@ func TestFeed_PassesEventsByNamespace(t *testing.T) {
 	if len(f.known) != 0 || len(f.handlers) != 1 {
 		t.Errorf("%d namespaces and %d lists of handlers are left", len(f.known), len(f.handlers))
 	}
-	if a.HasSynced() {
-		t.Error("synced before the view can be read")
-	}
-	close(ready)
-	if !a.HasSynced() {
-		t.Error("not synced although the view can be read")
+	late := f.handler("b", &events{}, neverFails(t))
+	late.remove()
+	late.begin()
+	if len(f.handlers["b"]) != 1 {
+		t.Error("a removed handler begins")
 	}
 }
 
 // TestFeed_ContainsPanics checks that a panic of one handler is reported and does not stop the events of others.
 func TestFeed_ContainsPanics(t *testing.T) {
 	f, failed := newFeed(), 0
-	f.add("a", toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { panic("bug") }}, nil, func(any) { failed++ })
+	f.handler("a", toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { panic("bug") }}, func(any) { failed++ }).begin()
 	other := &events{}
-	f.add("a", other, nil, neverFails(t))
+	f.handler("a", other, neverFails(t)).begin()
 	f.OnAdd(object("a", "1", "1"), false)
 	if failed != 1 || !other.is(1, 0, 0) {
 		t.Errorf("%d failures, events of the other handler: %+v", failed, other)
+	}
+}
+
+// fixed is a cache with one informer. Its lists are empty.
+type fixed struct {
+	cache.Cache
+	informer toolscache.SharedIndexInformer
+}
+
+func (f fixed) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+	return f.informer, nil
+}
+
+func (fixed) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// TestView_HandlersDoNotBlockOtherViews checks that a handler that reads its view does not hold up the events of other views
+// while its own view is not ready.
+func TestView_HandlersDoNotBlockOtherViews(t *testing.T) {
+	leads, f, ctx := make(chan struct{}), newFeed(), t.Context()
+	close(leads)
+	view := New(Options{All: fixed{}}).View("a", leads, neverFails(t))
+	f.OnAdd(object("a", "1", "1"), true)
+	reads, other := make(chan error, 1), &events{}
+	f.handler("b", other, neverFails(t)).begin()
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		_, err := (&informer{view: view, events: f}).AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) {
+			reads <- view.List(ctx, &corev1.SecretList{})
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+		f.OnAdd(object("b", "2", "2"), false)
+	}()
+	select {
+	case <-passed:
+	case <-time.After(env.WaitTimeout):
+		t.Fatal("the event of another view is not passed")
+	}
+	if !other.is(1, 0, 0) {
+		t.Errorf("events of the other view: %+v", other)
+	}
+	go func() { _ = view.Start(ctx) }()
+	if err := <-reads; err != nil {
+		t.Errorf("the handler reads: %v", err)
+	}
+}
+
+// churning lists an object that is deleted before anyone sees it, each time another one.
+type churning struct {
+	client.Reader
+	count int
+}
+
+func (c *churning) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	c.count++
+	stored := list.(*metav1.PartialObjectMetadataList)
+	stored.ResourceVersion = strconv.Itoa(10 * c.count)
+	stored.Items = []metav1.PartialObjectMetadata{{ObjectMeta: object("a", "lasts", "5").ObjectMeta}, {ObjectMeta: object("a", stored.ResourceVersion, "9").ObjectMeta}}
+	return nil
+}
+
+// TestView_IsFreshAlthoughObjectsChange checks that a view becomes fresh although objects are created and deleted all the
+// time, and not before it contains those that exist.
+func TestView_IsFreshAlthoughObjectsChange(t *testing.T) {
+	secrets := toolscache.NewSharedIndexInformer(nil, &corev1.Secret{}, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+	view := New(Options{All: fixed{informer: secrets}, Live: &churning{}, Scheme: env.NewScheme()}).View("a", nil, neverFails(t))
+	var needed *metav1.PartialObjectMetadataList
+	for range 3 {
+		if view.isFresh(t.Context(), &corev1.Secret{}, &needed) {
+			t.Fatal("fresh without an object that exists")
+		}
+	}
+	if err := secrets.GetIndexer().Add(object("a", "lasts", "5")); err != nil {
+		t.Fatal(err)
+	}
+	if !view.isFresh(t.Context(), &corev1.Secret{}, &needed) {
+		t.Error("never fresh because other objects change")
 	}
 }
 
@@ -160,8 +246,13 @@ func TestView_ContainsWhatEarlierLeadersWrote(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler, err := informer.AddEventHandler(&events{})
-	if err != nil || !handler.HasSynced() {
-		t.Errorf("handler: %v", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-handler.HasSyncedChecker().Done():
+	case <-time.After(env.WaitTimeout):
+		t.Fatal("the handler does not receive the known objects")
 	}
 	stop()
 	select {

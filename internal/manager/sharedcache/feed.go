@@ -21,17 +21,10 @@ func newFeed() *feed {
 	return &feed{known: map[string]map[string]any{}, handlers: map[string][]*registration{}}
 }
 
-// add adds a handler for a namespace, and passes it the known objects. failed is called with the value of a panic of
-// the handler.
-func (f *feed) add(namespace string, handler toolscache.ResourceEventHandler, ready <-chan struct{}, failed func(any)) *registration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	added := &registration{feed: f, namespace: namespace, handler: handler, ready: ready, failed: failed}
-	for _, object := range f.known[namespace] {
-		added.call(func() { handler.OnAdd(object, true) })
-	}
-	f.handlers[namespace] = append(f.handlers[namespace], added)
-	return added
+// handler returns a handler for a namespace, which receives no events before begin. failed is called with the value of a
+// panic of the handler.
+func (f *feed) handler(namespace string, handler toolscache.ResourceEventHandler, failed func(any)) *registration {
+	return &registration{feed: f, namespace: namespace, handler: handler, failed: failed, synced: make(chan struct{})}
 }
 
 // OnAdd implements toolscache.ResourceEventHandler.
@@ -74,9 +67,26 @@ type registration struct {
 	feed      *feed
 	namespace string
 	handler   toolscache.ResourceEventHandler
-	// ready is closed when the view can be read.
-	ready  <-chan struct{}
-	failed func(any)
+	failed    func(any)
+	// synced is closed when the handler has received the known objects.
+	synced chan struct{}
+	// removed is protected by the lock of the feed.
+	removed bool
+}
+
+// begin passes the known objects to the handler, and then all events. It must be called only once. Other views do not
+// receive events while a handler is called, so it must not wait for a view.
+func (r *registration) begin() {
+	r.feed.mu.Lock()
+	defer r.feed.mu.Unlock()
+	if r.removed {
+		return
+	}
+	for _, object := range r.feed.known[r.namespace] {
+		r.call(func() { r.handler.OnAdd(object, true) })
+	}
+	r.feed.handlers[r.namespace] = append(r.feed.handlers[r.namespace], r)
+	close(r.synced)
 }
 
 // call calls the handler. A panic in it must not stop the events of other views.
@@ -93,6 +103,7 @@ func (r *registration) call(handler func()) {
 func (r *registration) remove() {
 	r.feed.mu.Lock()
 	defer r.feed.mu.Unlock()
+	r.removed = true
 	left := slices.DeleteFunc(r.feed.handlers[r.namespace], func(other *registration) bool { return other == r })
 	r.feed.handlers[r.namespace] = left
 	if len(left) == 0 {
@@ -103,7 +114,7 @@ func (r *registration) remove() {
 // HasSynced implements toolscache.ResourceEventHandlerRegistration.
 func (r *registration) HasSynced() bool {
 	select {
-	case <-r.ready:
+	case <-r.synced:
 		return true
 	default:
 		return false
@@ -111,7 +122,7 @@ func (r *registration) HasSynced() bool {
 }
 
 // HasSyncedChecker implements toolscache.ResourceEventHandlerRegistration.
-func (r *registration) HasSyncedChecker() toolscache.DoneChecker { return done{r.ready} }
+func (r *registration) HasSyncedChecker() toolscache.DoneChecker { return done{r.synced} }
 
 type done struct{ channel <-chan struct{} }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +34,8 @@ type View struct {
 
 	mu       sync.Mutex
 	handlers map[*registration]struct{}
+	// begun is set when the handlers begin to receive events.
+	begun bool
 }
 
 var _ cache.Cache = (*View)(nil)
@@ -59,16 +63,30 @@ func (v *View) Start(ctx context.Context) error {
 		return nil
 	}
 	for _, kind := range v.shared.Kinds {
+		var needed *metav1.PartialObjectMetadataList
 		err := wait.PollUntilContextCancel(ctx, freshPeriod, true, func(ctx context.Context) (bool, error) {
-			return v.isFresh(ctx, kind), nil
+			return v.isFresh(ctx, kind, &needed), nil
 		})
 		if err != nil {
 			return nil // ctx is done
 		}
 	}
 	close(v.ready)
+	v.beginHandlers()
 	<-ctx.Done()
 	return nil
+}
+
+// beginHandlers passes events to the handlers. They begin only now because they read the view, and the events of other
+// views would wait until it is ready.
+func (v *View) beginHandlers() {
+	v.mu.Lock()
+	v.begun = true
+	added := slices.Collect(maps.Keys(v.handlers))
+	v.mu.Unlock()
+	for _, handler := range added {
+		handler.begin()
+	}
 }
 
 func (v *View) removeHandlers() {
@@ -80,9 +98,11 @@ func (v *View) removeHandlers() {
 	clear(v.handlers)
 }
 
-// isFresh reports whether the cache contains all objects of a kind as the API server has them now, or newer. It
-// returns false if that is not known, for example because an object was deleted after it was listed.
-func (v *View) isFresh(ctx context.Context, kind client.Object) bool {
+// isFresh reports whether the cache contains all objects of a kind as the API server had them at the first call, or newer.
+// It returns false if that is not known, for example because an object was deleted after it was listed. needed contains what
+// the first call listed, without the objects that were deleted since. Later versions are not needed: otherwise, a
+// namespace whose objects change all the time would never be fresh.
+func (v *View) isFresh(ctx context.Context, kind client.Object, needed **metav1.PartialObjectMetadataList) bool {
 	gvk, err := apiutil.GVKForObject(kind, v.shared.Scheme)
 	if err != nil {
 		return false
@@ -100,8 +120,21 @@ func (v *View) isFresh(ctx context.Context, kind client.Object) bool {
 	if err := v.shared.Live.List(ctx, stored, client.InNamespace(v.namespace)); err != nil {
 		return false // a cache would not be filled either
 	}
+	if *needed == nil {
+		*needed = stored
+	}
+	keep(*needed, stored)
 	cached, err := indexed.GetIndexer().ByIndex(toolscache.NamespaceIndex, v.namespace)
-	return err == nil && newerThan(cached, stored)
+	return err == nil && newerThan(cached, *needed)
+}
+
+// keep removes the objects from a list that a later list does not contain.
+func keep(list, later *metav1.PartialObjectMetadataList) {
+	exists := map[types.UID]bool{}
+	for i := range later.Items {
+		exists[later.Items[i].UID] = true
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(object metav1.PartialObjectMetadata) bool { return !exists[object.UID] })
 }
 
 // newerThan reports whether the cached objects are at least as new as the stored ones.
@@ -233,17 +266,28 @@ type informer struct {
 
 // AddEventHandler implements cache.Informer.
 func (i *informer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	added := i.events.add(i.view.namespace, handler, i.view.ready, i.view.failed)
-	i.view.mu.Lock()
-	defer i.view.mu.Unlock()
-	i.view.handlers[added] = struct{}{}
-	select {
-	case <-i.view.stopped:
-		added.remove()
-		return nil, errStopped
-	default:
-		return added, nil
+	added := i.events.handler(i.view.namespace, handler, i.view.failed)
+	begun, err := i.view.add(added)
+	if err != nil {
+		return nil, err
 	}
+	if begun {
+		added.begin()
+	}
+	return added, nil
+}
+
+// add adds a handler. It reports whether the caller must begin it.
+func (v *View) add(handler *registration) (begun bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	select {
+	case <-v.stopped:
+		return false, errStopped
+	default:
+	}
+	v.handlers[handler] = struct{}{}
+	return v.begun, nil
 }
 
 // AddEventHandlerWithResyncPeriod implements cache.Informer. All views have the resync period of the Cache.
