@@ -47,6 +47,8 @@ type identity struct {
 
 // newIdentity returns an identity and the kubeconfig whose requests wait for it.
 func newIdentity(namespace, seed string, config *rest.Config, leases kubernetes.Interface, report func(*problem)) (*identity, *rest.Config, error) {
+	config = rest.CopyConfig(config)
+	config.Wrap(untrusted)
 	asked := rest.CopyConfig(config)
 	asked.Timeout = identifyTimeout
 	target, err := kubernetes.NewForConfig(asked)
@@ -148,6 +150,10 @@ func uidOf(ctx context.Context, cluster kubernetes.Interface) (string, error) {
 	system, err := cluster.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", err
+	}
+	const longest = 64 // of a UUID, 36 characters
+	if len(system.UID) == 0 || len(system.UID) > longest {
+		return "", fmt.Errorf("the Namespace %s has no valid UID", metav1.NamespaceSystem)
 	}
 	return string(system.UID), nil
 }
