@@ -100,11 +100,15 @@ func (f *clusterFlags) addLimits(flags *pflag.FlagSet) {
 	args.Section(flags, "cluster")
 }
 
+// maxSyncs limits the workers of each controller of a cluster, all of which start immediately.
+const maxSyncs = 500
+
 // validate returns all problems with the flags of a cluster.
 func (f *clusterFlags) validate() error {
 	var wrong args.Problems
 	wrong.If(!(f.qps > 0 && f.qps <= math.MaxFloat32), "--kube-api-qps: must be a number greater than 0") // also false for NaN
 	wrong.If(f.burst < 0, "--kube-api-burst: must not be negative")
+	wrong.If(f.Config.ConcurrentSyncs > maxSyncs, "--concurrent-syncs: must not be greater than %d, because other clusters share the process", maxSyncs)
 	wrong.If(!f.Config.Election.Enabled, "--leader-elect: must be true, because other processes may serve the same namespaces")
 	wrong.Add(f.ValidateTuning())
 	return wrong.Err()

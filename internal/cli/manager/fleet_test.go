@@ -46,11 +46,14 @@ func TestFleet_NamespaceSetsFlags(t *testing.T) {
 
 func TestFleet_RejectsWrongAnnotations(t *testing.T) {
 	f := newFleetFlags(t)
+	if _, err := f.configure("one", map[string]string{"concurrent-syncs": "0"}); err == nil {
+		t.Error("no workers are accepted")
+	}
 	for name, value := range map[string]string{
 		"machine-drain-timeout":       "soon",
 		"machine-health-timeout":      "-1s",
 		"kube-api-qps":                "0",
-		"concurrent-syncs":            "0",
+		"concurrent-syncs":            "1000000000",
 		"leader-elect":                "false",
 		"leader-elect-lease-duration": "1h",
 		"min-resync-period":           "1h",
