@@ -42,9 +42,15 @@ func (r *registries) gatherer(process prometheus.Gatherer) prometheus.Gatherer {
 		clusters := maps.Clone(r.clusters)
 		r.mu.Unlock()
 		all := prometheus.Gatherers{process}
+		// A cluster whose cache is not filled yet takes several seconds, and Gatherers gathers one after the other.
+		var gathering sync.WaitGroup
 		for _, cluster := range slices.Sorted(maps.Keys(clusters)) {
-			all = append(all, labeled(cluster, clusters[cluster]))
+			var families []*dto.MetricFamily
+			var err error
+			gathering.Go(func() { families, err = labeled(cluster, clusters[cluster]).Gather() })
+			all = append(all, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return families, err }))
 		}
+		gathering.Wait()
 		return all.Gather()
 	})
 }

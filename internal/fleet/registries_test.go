@@ -2,7 +2,10 @@ package fleet
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
@@ -42,4 +45,33 @@ func TestMetrics_HaveCluster(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", want, text)
 		}
 	}
+}
+
+// slow is a collector that takes as long as a scrape waits for a cache.
+type slow struct{ prometheus.Gauge }
+
+func (s slow) Collect(to chan<- prometheus.Metric) {
+	time.Sleep(5 * time.Second)
+	s.Gauge.Collect(to)
+}
+
+// TestMetrics_ClustersDoNotWaitForEachOther checks that a scrape with many starting clusters takes as long as with one.
+func TestMetrics_ClustersDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r registries
+		const clusters = 50
+		for i := range clusters {
+			registry, closed := r.open(fmt.Sprintf("cluster-%d", i))
+			defer closed()
+			registry.MustRegister(slow{prometheus.NewGauge(prometheus.GaugeOpts{Name: "g", Help: "h"})})
+		}
+		began := time.Now()
+		families, err := r.gatherer(prometheus.NewRegistry()).Gather()
+		if err != nil || len(families) != 1 || len(families[0].Metric) != clusters {
+			t.Errorf("%d families, %v", len(families), err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the scrape took %v", took)
+		}
+	})
 }
