@@ -7,6 +7,8 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -196,7 +198,7 @@ func (f *fleet) run(ctx context.Context, ready func()) (err error) {
 	if err := f.follow(ctx); err != nil {
 		return err
 	}
-	others := &replicas{leases: leases.CoordinationV1().Leases(f.Namespace), self: f.self, period: f.RetryPeriod, timeout: f.RenewDeadline, log: f.Log.WithName("replicas")}
+	others := &replicas{leases: leases.CoordinationV1().Leases(f.Namespace), self: f.self, fleet: f.name(), period: f.RetryPeriod, timeout: f.RenewDeadline, log: f.Log.WithName("replicas")}
 	following := make(chan struct{})
 	go func() { defer close(following); others.follow(ctx, f.divided) }()
 	ready()
@@ -206,6 +208,12 @@ func (f *fleet) run(ctx context.Context, ready func()) (err error) {
 	defer cancel()
 	others.leave(leaving)
 	return f.stop(leaving)
+}
+
+// name returns a name of the fleet that depends on what it serves.
+func (f *fleet) name() string {
+	digest := sha256.Sum256([]byte(f.Namespaces.String() + "\n" + f.Targets.String()))
+	return hex.EncodeToString(digest[:8])
 }
 
 // follow fills the cache, and wakes the fleet when Namespaces or Secrets with kubeconfigs change.

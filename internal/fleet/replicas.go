@@ -16,7 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// LabelReplica is the label of the Leases of replicas. Its value is the name of the fleet.
+// LabelReplica is the label of the Leases of replicas. Its value is the same for replicas that serve the same namespaces, so
+// that several fleets can use one namespace.
 const LabelReplica = Prefix + "replica"
 
 // keepDead is how long the Lease of a replica that does not renew it is kept.
@@ -26,8 +27,8 @@ const keepDead = time.Hour
 // which replica tries to serve which namespace: the leases in the namespace itself prevent that two of them do.
 type replicas struct {
 	leases coordinationclient.LeaseInterface
-	// self is the name of the Lease of this replica.
-	self string
+	// self is the name of the Lease of this replica, and fleet is the value of LabelReplica.
+	self, fleet string
 	// period is the time between two renewals, and timeout the time after which a replica without a renewal is not alive.
 	period, timeout time.Duration
 	log             logr.Logger
@@ -74,7 +75,7 @@ func (r *replicas) once(ctx context.Context) ([]string, error) {
 	if err := r.renew(ctx); err != nil {
 		return nil, err
 	}
-	list, err := r.leases.List(ctx, metav1.ListOptions{LabelSelector: LabelReplica})
+	list, err := r.leases.List(ctx, metav1.ListOptions{LabelSelector: LabelReplica + "=" + r.fleet})
 	if err != nil {
 		return nil, fmt.Errorf("listing the leases of replicas: %w", err)
 	}
@@ -107,7 +108,7 @@ func (r *replicas) renew(ctx context.Context) error {
 	lease, err := r.leases.Get(ctx, r.self, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = r.leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.self, Labels: map[string]string{LabelReplica: ""}}, Spec: spec}, metav1.CreateOptions{})
+		_, err = r.leases.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.self, Labels: map[string]string{LabelReplica: r.fleet}}, Spec: spec}, metav1.CreateOptions{})
 	case err == nil:
 		lease.Spec = spec
 		_, err = r.leases.Update(ctx, lease, metav1.UpdateOptions{})

@@ -16,7 +16,7 @@ import (
 )
 
 // TestReplicas_NoticeEachOther checks that replicas notice when others join, leave, or die, but consider no one dead because
-// they themselves cannot reach the API server.
+// they themselves cannot reach the API server. Replicas of another fleet do not count.
 func TestReplicas_NoticeEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients, down := fake.NewClientset(), false
@@ -25,9 +25,9 @@ func TestReplicas_NoticeEachOther(t *testing.T) {
 		})
 		var mu sync.Mutex
 		alive := map[string][]string{}
-		start := func(name string) (r *replicas, stop func()) {
+		startIn := func(fleet, name string) (r *replicas, stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
-			r = &replicas{leases: clients.CoordinationV1().Leases("fleet"), self: name, period: 2 * time.Second, timeout: 10 * time.Second, log: testr.New(t)}
+			r = &replicas{leases: clients.CoordinationV1().Leases("fleet"), self: name, fleet: fleet, period: 2 * time.Second, timeout: 10 * time.Second, log: testr.New(t)}
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -35,6 +35,7 @@ func TestReplicas_NoticeEachOther(t *testing.T) {
 			}()
 			return r, func() { cancel(); <-ended }
 		}
+		start := func(name string) (*replicas, func()) { return startIn("this", name) }
 		want := func(of string, names ...string) {
 			t.Helper()
 			mu.Lock()
@@ -47,8 +48,11 @@ func TestReplicas_NoticeEachOther(t *testing.T) {
 		defer stopA()
 		b, stopB := start("b")
 		_, stopC := start("c")
+		_, stopOther := startIn("another", "d")
+		defer stopOther()
 		time.Sleep(5 * time.Second)
 		want("a", "a", "b", "c")
+		want("d", "d")
 
 		down = true
 		time.Sleep(time.Minute)

@@ -102,6 +102,16 @@ func (f *DriverFlags) chosen() (registry.Kinds, error) {
 	return chosen, nil
 }
 
+// environment returns what drivers may use. In a fleet, they may not use its permissions in the seed, because classes of any
+// namespace could.
+func (f *DriverFlags) environment(config *manager.Config) registry.Environment {
+	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
+	if config.Seed != nil {
+		env.Control = nil
+	}
+	return env
+}
+
 // open opens the drivers and adds them to the manager's configuration.
 func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 	kinds, err := f.chosen()
@@ -113,7 +123,7 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		f.registerer = config.Metrics
 	}
 	drivers := registry.New(registry.Options{Decorate: f.decorate, Default: f.standard(kinds), MayGrow: f.Plugins.Serve()})
-	env := registry.Environment{Control: config.Control, Target: config.Target, Installation: f.Installation}
+	env := f.environment(config)
 	for _, kind := range kinds {
 		opened, err := kind.Open(ctx, env)
 		if err != nil {

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/millwright-dev/millwright/driver/registry"
+	"github.com/millwright-dev/millwright/internal/manager"
 )
 
 // newFleetFlags returns the parsed flags of a fleet without flags of drivers.
@@ -83,5 +85,17 @@ func TestFleet_Validate(t *testing.T) {
 		if err := f.validate(); err == nil || !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%v: %v, want %s", arguments, err, wrong)
 		}
+	}
+}
+
+// TestFleet_DriversCannotUseItsPermissions checks that the driver vm has no access to the seed.
+func TestFleet_DriversCannotUseItsPermissions(t *testing.T) {
+	config := &manager.Config{Control: &rest.Config{}, Target: &rest.Config{}}
+	if (&DriverFlags{}).environment(config).Control == nil {
+		t.Error("drivers of a single manager have no access to the control cluster")
+	}
+	config.Seed = &manager.Seed{}
+	if env := (&DriverFlags{}).environment(config); env.Control != nil || env.Target == nil {
+		t.Errorf("environment in a fleet: %+v", env)
 	}
 }

@@ -199,6 +199,43 @@ func TestView_IsFreshAlthoughObjectsChange(t *testing.T) {
 	}
 }
 
+func await(t *testing.T, done <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(env.WaitTimeout):
+		t.Fatalf("waited too long: %s", what)
+	}
+}
+
+// createSecrets creates a number of Secrets in each namespace.
+func createSecrets(t *testing.T, c client.Client, count int, namespaces ...string) {
+	t.Helper()
+	for range count {
+		for _, namespace := range namespaces {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "s-"}}
+			if err := c.Create(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// wantSecrets checks how many Secrets a view contains, and that another namespace cannot be read.
+func wantSecrets(t *testing.T, view *View, count int, other string) {
+	t.Helper()
+	list := &corev1.SecretList{}
+	if err := view.List(t.Context(), list); err != nil || len(list.Items) != count {
+		t.Errorf("%d Secrets, %v", len(list.Items), err)
+	}
+	if err := view.List(t.Context(), list, client.InNamespace(other)); err == nil {
+		t.Error("lists another namespace")
+	}
+	if err := view.Get(t.Context(), client.ObjectKey{Namespace: other, Name: "x"}, &corev1.Secret{}); err == nil || client.IgnoreNotFound(err) == nil {
+		t.Errorf("reading another namespace: %v", err)
+	}
+}
+
 // TestView_ContainsWhatEarlierLeadersWrote checks that a view cannot be read before its manager leads, then contains everything
 // that was written before that, and is limited to its namespace.
 func TestView_ContainsWhatEarlierLeadersWrote(t *testing.T) {
@@ -222,25 +259,10 @@ func TestView_ContainsWhatEarlierLeadersWrote(t *testing.T) {
 	if _, err := all.GetInformer(ctx, &corev1.Secret{}); err != nil { // the cache is filled long before
 		t.Fatal(err)
 	}
-	for range 20 {
-		for _, namespace := range []string{e.Namespace, other.Namespace} {
-			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "s-"}}
-			if err := e.Client.Create(ctx, secret); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	const count = 20
+	createSecrets(t, e.Client, count, e.Namespace, other.Namespace)
 	close(leads)
-	list := &corev1.SecretList{}
-	if err := view.List(ctx, list); err != nil || len(list.Items) != 20 {
-		t.Errorf("%d Secrets, %v", len(list.Items), err)
-	}
-	if err := view.List(ctx, list, client.InNamespace(other.Namespace)); err == nil {
-		t.Error("lists another namespace")
-	}
-	if err := view.Get(ctx, client.ObjectKey{Namespace: other.Namespace, Name: "x"}, &corev1.Secret{}); err == nil || client.IgnoreNotFound(err) == nil {
-		t.Errorf("reading another namespace: %v", err)
-	}
+	wantSecrets(t, view, count, other.Namespace)
 	informer, err := view.GetInformer(ctx, &corev1.Secret{})
 	if err != nil {
 		t.Fatal(err)
@@ -249,17 +271,9 @@ func TestView_ContainsWhatEarlierLeadersWrote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-handler.HasSyncedChecker().Done():
-	case <-time.After(env.WaitTimeout):
-		t.Fatal("the handler does not receive the known objects")
-	}
+	await(t, handler.HasSyncedChecker().Done(), "the handler receives the known objects")
 	stop()
-	select {
-	case <-stopped:
-	case <-time.After(env.WaitTimeout):
-		t.Fatal("the view does not stop")
-	}
+	await(t, stopped, "the view stops")
 	for _, f := range shared.feeds {
 		if len(f.handlers) != 0 {
 			t.Error("a handler of the stopped view is left")
