@@ -16,6 +16,9 @@ const (
 	capiRole     = "config/rbac/capi-role.yaml"
 	capiCoreRole = "config/rbac/capi-core-role.yaml"
 
+	fleetRole       = "config/rbac/fleet-role.yaml"
+	fleetTargetRole = "config/rbac/fleet-target-role.yaml"
+
 	balancerRole       = "config/rbac/load-balancer-role.yaml"
 	balancerLeaderRole = "config/rbac/load-balancer-leader-role.yaml"
 
@@ -226,6 +229,33 @@ var identities = map[string]identity{
 		"leases.coordination.k8s.io in kube-node-lease: create patch",
 		"nodes in everywhere: create",
 		"nodes/status in everywhere: patch",
+	}},
+	"a fleet": {roles: []string{fleetRole}, want: []string{
+		"alicloudmachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"awsmachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"azuremachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"events in everywhere: create patch",
+		"gcpmachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"leases.coordination.k8s.io in everywhere: create",
+		"leases.coordination.k8s.io in own: get list update delete",
+		"leases.coordination.k8s.io machine-controller in everywhere: get update",
+		"leases.coordination.k8s.io machine-controller-manager in everywhere: get update",
+		"machineclasses.machine.sapcloud.io in everywhere: list watch create patch",
+		"machinedeployments.machine.sapcloud.io in everywhere: get list watch patch",
+		"machinedeployments/finalizers.machine.sapcloud.io in everywhere: update",
+		"machinedeployments/status.machine.sapcloud.io in everywhere: patch",
+		"machines.machine.sapcloud.io in everywhere: get list watch create patch delete",
+		"machines/status.machine.sapcloud.io in everywhere: patch",
+		"machinesets.machine.sapcloud.io in everywhere: get list watch create patch delete",
+		"machinesets/finalizers.machine.sapcloud.io in everywhere: update",
+		"machinesets/status.machine.sapcloud.io in everywhere: patch",
+		"namespaces in everywhere: get list watch",
+		"openstackmachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"packetmachineclasses.machine.sapcloud.io in everywhere: list watch patch",
+		"secrets in everywhere: list watch patch",
+	}},
+	"a fleet in a target": {roles: []string{fleetTargetRole}, want: []string{
+		"namespaces kube-system in everywhere: get",
 	}},
 	"the load balancer": {roles: []string{balancerRole}, want: []string{
 		"clusters.cluster.x-k8s.io in everywhere: list watch",

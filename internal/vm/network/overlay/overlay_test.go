@@ -497,5 +497,11 @@ func TestEndpoint_SameKeyElsewhere(t *testing.T) {
 		t.Error("the key is removed although it is valid")
 	}
 	a.sendsTo(b, 2)
-	b.receivesFirst(t, 2)
+	got := b.receives(t)[28]
+	if got == 1 { // WireGuard had not read the first packet before the endpoint changed
+		got = b.receives(t)[28]
+	}
+	if got != 2 {
+		t.Errorf("received the packet %d, want 2", got)
+	}
 }
