@@ -152,11 +152,7 @@ func TestView_HandlersDoNotBlockOtherViews(t *testing.T) {
 		}
 		f.OnAdd(object("b", "2", "2"), false)
 	}()
-	select {
-	case <-passed:
-	case <-time.After(env.WaitTimeout):
-		t.Fatal("the event of another view is not passed")
-	}
+	await(t, passed, "the event of another view is passed")
 	if !other.is(1, 0, 0) {
 		t.Errorf("events of the other view: %+v", other)
 	}
