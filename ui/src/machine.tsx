@@ -1,5 +1,6 @@
 // The page of a machine.
 
+import type { ComponentChildren } from "preact";
 import { Actions } from "./action";
 import { useFetched } from "./api";
 import { age, at, clock, href, phaseClass } from "./format";
@@ -8,29 +9,38 @@ import { Explanation } from "./pools";
 import type { Detail, MachineRow, SetRow } from "./rows";
 import { store, useClock, useStore } from "./store";
 
+// Head is the head of the page of a machine, with a link to its pool.
+function Head({ kind, namespace, pool, name, children }: { kind: string; namespace: string; pool?: string; name: string; children?: ComponentChildren }) {
+  return (
+    <header class="head">
+      <div>
+        <p class="crumb">
+          <a href="#/">Pools</a> / {namespace}
+          {pool ? (
+            <>
+              {" "}
+              / <a href={href(kind, namespace, pool)}>{pool}</a>
+            </>
+          ) : null}
+        </p>
+        <h1>{name}</h1>
+      </div>
+      {children}
+    </header>
+  );
+}
+
 export function Machine({ namespace, name }: { namespace: string; name: string }) {
   useStore();
   const now = useClock();
   const machine = store.get<MachineRow>(`machine/${namespace}/${name}`);
   const { value, error } = useFetched<Detail>("machine", { namespace, name }, machine);
-  const pool = machine?.set && store.get<SetRow>(`set/${namespace}/${machine.set}`)?.pool;
+  const pool = machine?.set ? store.get<SetRow>(`set/${namespace}/${machine.set}`)?.pool : undefined;
   return (
     <>
-      <header class="head">
-        <div>
-          <p class="crumb">
-            <a href="#/">Pools</a> / {namespace}
-            {pool ? (
-              <>
-                {" "}
-                / <a href={href("pool", namespace, pool)}>{pool}</a>
-              </>
-            ) : null}
-          </p>
-          <h1>{name}</h1>
-        </div>
+      <Head kind="pool" namespace={namespace} pool={pool} name={name}>
         {machine && <Actions row={machine} />}
-      </header>
+      </Head>
       <Unread kinds={["Machine"]} />
       {machine && <Phase machine={machine} now={now} />}
       <Explanation detail={value} error={error} namespace={namespace} />
@@ -64,23 +74,10 @@ export function CAPIMachine({ namespace, name }: { namespace: string; name: stri
   const now = useClock();
   const machine = store.get<MachineRow>(`capi-machine/${namespace}/${name}`);
   const { value, error } = useFetched<Detail>("capi-machine", { namespace, name }, machine);
-  const pool = machine?.set && store.get<SetRow>(`capi-set/${namespace}/${machine.set}`)?.pool;
+  const pool = machine?.set ? store.get<SetRow>(`capi-set/${namespace}/${machine.set}`)?.pool : undefined;
   return (
     <>
-      <header class="head">
-        <div>
-          <p class="crumb">
-            <a href="#/">Pools</a> / {namespace}
-            {pool ? (
-              <>
-                {" "}
-                / <a href={href("capi-pool", namespace, pool)}>{pool}</a>
-              </>
-            ) : null}
-          </p>
-          <h1>{name}</h1>
-        </div>
-      </header>
+      <Head kind="capi-pool" namespace={namespace} pool={pool} name={name} />
       <Unread kinds={["Cluster API Machine"]} />
       {machine && <Phase machine={machine} now={now} />}
       <Explanation detail={value} error={error} namespace={namespace} />
