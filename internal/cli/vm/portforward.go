@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/gorilla/websocket"
 	"github.com/spf13/cobra"
@@ -24,6 +25,9 @@ import (
 
 // localhost is the default of --address. It stands for the loopback addresses of both IP versions.
 const localhost = "localhost"
+
+// portAttempts is how many ports are tried for one that is free at all addresses.
+const portAttempts = 10
 
 // portForward is the command of that name.
 type portForward struct {
@@ -166,29 +170,45 @@ func (p *portForward) run(ctx context.Context) error {
 	return nil
 }
 
-// listen listens on a port of all addresses. Without IPv6, localhost is the address of IPv4 only.
+// listen listens at a local port at all addresses. Port 0 selects one that is free at all of them.
 func (p *portForward) listen(port uint16) (listeners []net.Listener, err error) {
+	for range portAttempts {
+		if listeners, err = p.listenOnce(port); port != 0 || !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		// The system selected a port that is free at the first address, but in use at another.
+		for _, listener := range listeners {
+			_ = listener.Close()
+		}
+		listeners = nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w; choose another local port or --address", err)
+	}
+	return listeners, err
+}
+
+// listenOnce listens at a port at all addresses. If the port is 0, the system selects it for the first address.
+func (p *portForward) listenOnce(port uint16) (listeners []net.Listener, err error) {
 	open := func(host string) error {
 		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 		if err != nil {
-			return fmt.Errorf("%w; choose another local port or --address", err)
+			return err
 		}
 		listeners = append(listeners, listener)
-		if port == 0 {
-			port = uint16(listener.Addr().(*net.TCPAddr).Port)
-		}
+		port = uint16(listener.Addr().(*net.TCPAddr).Port)
 		return nil
 	}
 	for _, address := range p.addresses {
+		host := address
 		if address == localhost {
-			if err := open("127.0.0.1"); err != nil {
-				return listeners, err
-			}
-			_ = open("::1")
-			continue
+			host = "127.0.0.1"
 		}
-		if err := open(address); err != nil {
+		if err := open(host); err != nil {
 			return listeners, err
+		}
+		if address == localhost {
+			_ = open("::1") // a host without IPv6 is served, too
 		}
 	}
 	return listeners, nil
