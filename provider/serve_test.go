@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/onsi/gomega"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/driver"
@@ -28,6 +26,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/pluginserver"
 	"github.com/millwright-dev/millwright/provider"
 	"github.com/millwright-dev/millwright/test/support/fixture"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 )
 
 // asPlugin is the environment variable that makes the test binary run as the plugin of a driver.
@@ -38,26 +37,6 @@ func TestMain(m *testing.M) {
 		provider.Serve("fake", newFake, provider.WithFlags(addRegion))
 	}
 	os.Exit(m.Run())
-}
-
-// freeAddress returns a loopback address that no other process gets while the test runs. A socket is bound to it
-// but does not listen. With SO_REUSEADDR, servers that also set it may listen on the address, which all servers do.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	must(err)
-	t.Cleanup(func() { _ = unix.Close(socket) })
-	must(unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	must(unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
-	bound, err := unix.Getsockname(socket)
-	must(err)
-	return fmt.Sprintf("127.0.0.1:%d", bound.(*unix.SockaddrInet4).Port)
 }
 
 // serveDrivers runs the manager's end at a socket until stop is called.
@@ -90,7 +69,7 @@ func TestServe(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
-	g, socket, health := gomega.NewWithT(t), filepath.Join(t.TempDir(), "s"), freeAddress(t)
+	g, socket, health := gomega.NewWithT(t), filepath.Join(t.TempDir(), "s"), freeport.Address(t).String()
 	added, stop := serveDrivers(t, socket)
 	process := exec.CommandContext(t.Context(), os.Args[0], "--target=unix://"+socket, "--health-address="+health, "--example-region=north", "--max-reconnect-delay=100ms")
 	process.Env = append(os.Environ(), asPlugin+"=1")

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/ca"
 	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 )
 
 // clientOf returns a certificate of an authority.
@@ -56,13 +56,9 @@ func TestWebhooks_HooksRequireClientCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = reserved.Close()
+	address := freeport.Address(t)
 	dir, _ := webhookCertificate(t)
-	webhooks := Webhooks{Port: reserved.Addr().(*net.TCPAddr).Port, CertDir: dir, HookClientCAs: trusted}
+	webhooks := Webhooks{Port: int(address.Port()), CertDir: dir, HookClientCAs: trusted}
 	if _, err := webhooks.onlyHookClients(http.NotFoundHandler()); err == nil || !strings.Contains(err.Error(), "--runtime-hook-client-ca-file") {
 		t.Errorf("a missing file: %v", err)
 	}
@@ -79,7 +75,7 @@ func TestWebhooks_HooksRequireClientCertificate(t *testing.T) {
 	go func() { ended <- server.Start(ctx) }()
 	ask := func(path string, certificates ...tls.Certificate) (int, error) {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}, ForceAttemptHTTP2: true, DisableKeepAlives: true}
-		response, err := (&http.Client{Transport: transport}).Post("https://"+reserved.Addr().String()+path, "application/json", strings.NewReader("{}"))
+		response, err := (&http.Client{Transport: transport}).Post("https://"+address.String()+path, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			return 0, err
 		}

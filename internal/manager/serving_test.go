@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/flood"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 )
 
 // TestProfiles_AreOffByDefault checks that profiles are off by default, because anyone can reach the
@@ -57,19 +57,14 @@ func TestProfiles_AreOffByDefault(t *testing.T) {
 // TestPages_LimitConnections checks that a client that keeps opening connections does not exhaust the file descriptors of
 // the process.
 func TestPages_LimitConnections(t *testing.T) {
-	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = reserved.Close()
-	port := reserved.Addr().(*net.TCPAddr).Port
-	_, stop, err := serve(t.Context(), Pages{Address: "127.0.0.1", Port: port})
+	address := freeport.Address(t)
+	_, stop, err := serve(t.Context(), Pages{Address: "127.0.0.1", Port: int(address.Port())})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	flood.Past(t, reserved.Addr().String(), maxClients)
-	response, err := http.Get("http://" + reserved.Addr().String() + "/healthz")
+	flood.Past(t, address.String(), maxClients)
+	response, err := http.Get("http://" + address.String() + "/healthz")
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Errorf("for another address: %v, %v", response, err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/flood"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 )
 
 // webhookCertificate returns a directory with the certificate of a webhook server at 127.0.0.1, and the
@@ -43,14 +44,9 @@ func webhookCertificate(t *testing.T) (dir string, certificate []byte) {
 // TestWebhooks_LimitConnections checks that clients that keep opening connections or sending long requests exhaust
 // neither the file descriptors nor the memory of the process, and that other clients are still served.
 func TestWebhooks_LimitConnections(t *testing.T) {
-	reserved, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = reserved.Close()
-	address := reserved.Addr().String()
+	address := freeport.Address(t)
 	dir, _ := webhookCertificate(t)
-	server := Webhooks{Port: reserved.Addr().(*net.TCPAddr).Port, CertDir: dir}.server()
+	server := Webhooks{Port: int(address.Port()), CertDir: dir}.server()
 	came, free := make(chan struct{}), make(chan struct{})
 	server.Register("/slow", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -67,7 +63,7 @@ func TestWebhooks_LimitConnections(t *testing.T) {
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 			ForceAttemptHTTP2: true, DisableKeepAlives: true,
 		}
-		response, err := (&http.Client{Transport: transport}).Post("https://"+address+path, "application/json", strings.NewReader(strings.Repeat(" ", length)))
+		response, err := (&http.Client{Transport: transport}).Post("https://"+address.String()+path, "application/json", strings.NewReader(strings.Repeat(" ", length)))
 		if err != nil {
 			return 0, err
 		}
@@ -77,7 +73,7 @@ func TestWebhooks_LimitConnections(t *testing.T) {
 	g := gomega.NewWithT(t)
 	g.Eventually(func() (int, error) { return ask(us, "/quick", 1) }).WithTimeout(env.WaitTimeout).Should(gomega.Equal(http.StatusOK))
 
-	flood.Past(t, address, maxWebhookClients)
+	flood.Past(t, address.String(), maxWebhookClients)
 	for range maxWebhookBytesPerAddress / longestReview {
 		go func() { _, _ = ask(stranger, "/slow", longestReview) }()
 		<-came

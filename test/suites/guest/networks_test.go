@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -114,19 +114,10 @@ func through(t *testing.T, between between) string {
 	return boot(t, sender).until(done)
 }
 
-// freePort returns a port on the loopback address that nothing uses.
-func freePort(t *testing.T) netip.AddrPort {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).AddrPort()
-}
-
 // byUserMode forwards two ports of the host to one guest. The other guest connects to them.
 func byUserMode(t *testing.T) string {
 	initrd := intruder(t, direct(t).Kernel.Initrd)
-	sink, mirror := freePort(t), freePort(t)
+	sink, mirror := freeport.Address(t), freeport.Address(t)
 	bootBare(t, initrd, receive, fmt.Sprintf("user,net=10.0.2.0/24,hostfwd=tcp:%s-10.0.2.23:9,hostfwd=tcp:%s-10.0.2.23:7", sink, mirror), 23)
 	return bootBare(t, initrd, send(fmt.Sprintf("10.0.2.2:%d", sink.Port()), fmt.Sprintf("10.0.2.2:%d", mirror.Port())), "user,net=10.0.2.0/24", 22)
 }

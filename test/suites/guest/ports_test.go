@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestGuest_Ports(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	port := freePort(t).Port()
+	port := freeport.Address(t).Port()
 	config := direct(t)
 	config.Network.Address4 = address
 	config.Kernel.Initrd = intruder(t, config.Kernel.Initrd)

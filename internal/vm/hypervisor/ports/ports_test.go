@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
+	"github.com/millwright-dev/millwright/test/support/freeport"
 )
 
 func must(t *testing.T, err error) {
@@ -34,15 +35,6 @@ func guestAt(address string) Dial {
 		}
 		return conn.(*net.TCPConn), nil
 	}
-}
-
-// freePort returns a port on which nothing listens.
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).AddrPort().Port()
 }
 
 // connect returns a connection to a guest that handles one connection.
@@ -65,7 +57,7 @@ func connect(t *testing.T, handle func(*net.TCPConn)) *net.TCPConn {
 // open returns a connection to a port of a server.
 func open(t *testing.T, dial Dial) *net.TCPConn {
 	t.Helper()
-	port := freePort(t)
+	port := freeport.Address(t).Port()
 	s, err := Listen(Config{Address: "127.0.0.1", Ports: []uint16{port}}, dial, nil)
 	must(t, err)
 	t.Cleanup(s.Close)
@@ -201,7 +193,7 @@ func TestServer_ClosesConnections(t *testing.T) {
 	guest, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer guest.Close()
-	port := freePort(t)
+	port := freeport.Address(t).Port()
 	s, err := Listen(Config{Address: "127.0.0.1", Ports: []uint16{port}}, guestAt(guest.Addr().String()), nil)
 	must(t, err)
 	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
@@ -222,7 +214,7 @@ func TestListen_PortInUse(t *testing.T) {
 	used, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer used.Close()
-	free := freePort(t)
+	free := freeport.Address(t).Port()
 	_, err = Listen(Config{Address: "127.0.0.1", Ports: []uint16{free, used.Addr().(*net.TCPAddr).AddrPort().Port()}}, nil, nil)
 	if err == nil {
 		t.Fatal("no error")
