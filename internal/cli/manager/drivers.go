@@ -38,13 +38,15 @@ type DriverFlags struct {
 	// Plugins configures where drivers of other processes register.
 	Plugins plugins.Flags
 
-	// withoutPlugins leaves out the flags of Plugins.
-	withoutPlugins bool
+	// shared is the server of Plugins if several managers of this process use it. If nil, the manager runs its own.
+	shared *pluginServer
 	// timeout of a driver call.
 	timeout time.Duration
 	// registerer is where the metrics of driver calls are registered.
 	registerer prometheus.Registerer
 	opened     []driver.Driver
+	// leave removes the manager from those that the drivers of other processes serve.
+	leave func()
 }
 
 // add adds the flags. A program with a single kind of driver does not have the flag --driver.
@@ -56,9 +58,7 @@ func (f *DriverFlags) add(flags *pflag.FlagSet, name string) error {
 		flags.StringVar(&f.Name, "driver", cmp.Or(f.Name, name), f.usage())
 	}
 	flags.StringVar(&f.Installation, "installation", "", "name of this installation, by which drivers such as vm label their VMs; must not change")
-	if !f.withoutPlugins {
-		f.Plugins.Add(flags)
-	}
+	f.Plugins.Add(flags)
 	return f.Kinds.AddFlags(flags)
 }
 
@@ -138,7 +138,14 @@ func (f *DriverFlags) open(ctx context.Context, config *manager.Config) error {
 		}
 	}
 	if f.Plugins.Serve() {
-		config.Runnables = append(config.Runnables, newPlugins(f.Plugins, drivers, config.Log))
+		server := f.shared
+		if server == nil {
+			server = newPlugins(f.Plugins, kinds, config.Log)
+			config.Runnables = append(config.Runnables, server)
+		}
+		if f.leave, err = server.use(drivers); err != nil {
+			return err
+		}
 	}
 	config.Drivers = drivers
 	return nil
@@ -162,6 +169,9 @@ func (f *DriverFlags) close(log logr.Logger) {
 		registry.Close(opened, log)
 	}
 	f.opened = nil
+	if f.leave != nil {
+		f.leave()
+	}
 }
 
 func (f *DriverFlags) decorate(name string, d driver.Driver) driver.Driver {

@@ -14,8 +14,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
@@ -39,6 +41,8 @@ type fleetFlags struct {
 	selector              string
 	secretName, secrets   string
 	namespaces, ofSecrets labels.Selector
+	// plugins accepts drivers of other processes for all clusters. It is nil if the flags do not permit any.
+	plugins *pluginServer
 }
 
 // NewFleet returns the command "fleet". kinds returns the drivers, each time with their own flags. The error is as in New.
@@ -59,6 +63,7 @@ the namespaces.`,
 		Args: args.None,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f.cluster.Driver.Plugins.Version = cmd.Root().Version
 		return f.run(cmd.Context(), cmd.ErrOrStderr(), cmd.Root().Version)
 	}
 	return cmd, f.add(cmd.Flags())
@@ -77,7 +82,7 @@ func (f *fleetFlags) add(flags *pflag.FlagSet) error {
 	flags.IntVar(&f.pages.Port, "port", standard.port, "port on which to serve /healthz and /metrics over HTTP; 0 to disable")
 	flags.BoolVar(&f.pages.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
 	args.Section(flags, "serving")
-	f.cluster = clusterFlags{Flags: Flags{Driver: DriverFlags{Kinds: f.kinds(), withoutPlugins: true}}}
+	f.cluster = clusterFlags{Flags: Flags{Driver: DriverFlags{Kinds: f.kinds()}}}
 	f.cluster.addLimits(flags)
 	f.cluster.addTuning(flags, ofFleet)
 	f.logging.Add(flags)
@@ -124,7 +129,7 @@ func perNamespace(name string) bool {
 
 // configure returns the settings of a namespace.
 func (f *fleetFlags) configure(namespace string, annotations map[string]string) (fleet.Settings, error) {
-	own := &clusterFlags{Flags{Driver: DriverFlags{Kinds: f.kinds(), withoutPlugins: true}}}
+	own := &clusterFlags{Flags{Driver: DriverFlags{Kinds: f.kinds(), shared: f.plugins}}}
 	flags := pflag.NewFlagSet(namespace, pflag.ContinueOnError)
 	flags.SetNormalizeFunc(dashes)
 	own.addLimits(flags)
@@ -187,6 +192,7 @@ func (f *fleetFlags) validate() (err error) {
 	wrong.If(net.ParseIP(f.pages.Address) == nil, "--address: %q is not an IP address", f.pages.Address)
 	wrong.Port("port", f.pages.Port)
 	wrong.Add(f.cluster.validate())
+	wrong.Add(f.cluster.Driver.Plugins.Validate())
 	_, err = f.cluster.Driver.chosen()
 	wrong.Add(err)
 	return wrong.Err()
@@ -214,12 +220,33 @@ func (f *fleetFlags) run(ctx context.Context, stderr io.Writer, version string) 
 	seed.QPS, seed.Burst, seed.UserAgent = f.cluster.qps, f.cluster.burst, Agent
 	f.pages.Flags = map[string]string{}
 	f.flags.VisitAll(func(flag *pflag.Flag) { f.pages.Flags[flag.Name] = flag.Value.String() })
+	running, ctx := errgroup.WithContext(ctx)
+	if err := f.servePlugins(ctx, running, log); err != nil {
+		return err
+	}
 	config := f.cluster.Config
-	err = fleet.Run(ctx, fleet.Config{
-		Seed: seed, Namespace: cmp.Or(f.namespace, namespace), Namespaces: f.namespaces,
-		Targets: fleet.Targets{Name: f.secretName, Labels: f.ofSecrets}, Configure: f.configure,
-		ResyncPeriod: config.ResyncPeriod, RenewDeadline: config.Election.RenewDeadline, RetryPeriod: config.Election.RetryPeriod,
-		Pages: f.pages, Log: log,
+	running.Go(func() error {
+		return fleet.Run(ctx, fleet.Config{
+			Seed: seed, Namespace: cmp.Or(f.namespace, namespace), Namespaces: f.namespaces,
+			Targets: fleet.Targets{Name: f.secretName, Labels: f.ofSecrets}, Configure: f.configure,
+			ResyncPeriod: config.ResyncPeriod, RenewDeadline: config.Election.RenewDeadline, RetryPeriod: config.Election.RetryPeriod,
+			Pages: f.pages, Log: log,
+		})
 	})
-	return explain(err, manager.Config{Settings: manager.Settings{Pages: f.pages}})
+	return explain(running.Wait(), manager.Config{Settings: manager.Settings{Pages: f.pages}})
+}
+
+// servePlugins begins to accept drivers of other processes, if the flags permit them.
+func (f *fleetFlags) servePlugins(ctx context.Context, running *errgroup.Group, log logr.Logger) error {
+	drivers := f.cluster.Driver
+	if !drivers.Plugins.Serve() {
+		return nil
+	}
+	builtIn, err := drivers.chosen()
+	if err != nil {
+		return err
+	}
+	f.plugins = newPlugins(drivers.Plugins, builtIn, log)
+	running.Go(func() error { return f.plugins.Start(ctx) })
+	return nil
 }
