@@ -15,6 +15,9 @@ const (
 	// maxFailOver replaces maxUnreachable if the controller was connected when the process was asked to terminate:
 	// another replica of the controller may be starting.
 	maxFailOver = time.Minute
+	// maxForcedTime is how long before the end of the time for migrating a copy is forced to complete. It includes the
+	// time in which the guest is stopped.
+	maxForcedTime = 2 * time.Minute
 )
 
 // evacuation moves the guest to another hypervisor when the controller requests it, or when the process is asked
@@ -141,6 +144,7 @@ func (e *evacuation) stop(limit time.Duration, connected bool) handover.SourceAc
 		e.controllerTimeout = min(limit/10, maxFailOver)
 	}
 	e.controllerDeadline = time.Now().Add(e.controllerTimeout)
+	e.migrations.Leave(time.Now().Add(limit - min(limit/4, maxForcedTime)))
 	return e.handle(handover.Ordered)
 }
 

@@ -169,6 +169,8 @@ type testCluster struct {
 	// The following settings apply to members that are created later.
 	bandwidth uint64
 	slow      bool // see slowly
+	// limits are the controller's limits of migrations. If nil, the controller sets none.
+	limits    *vmpb.MigrationLimits
 	timing    hypervisor.Timing
 	departure departure.Timing
 	arrival   arrival.Timing
@@ -463,6 +465,7 @@ func (h *testCluster) names(make func(question int) *member) {
 			}
 			return &vmpb.EnsureMigrationTargetResponse{
 				Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
+				Limits:         h.limits,
 				TargetEndpoint: report.GetEndpoint(), TargetPod: target.pod,
 			}, nil
 		}

@@ -86,6 +86,17 @@ var additions = map[string]string{
 
 	"EnsureMigrationTargetResponse.target_pod": "3 optional string, JSON targetPod",
 
+	"EnsureMigrationTargetResponse.limits":                "4 optional metropolis.proto.vm.MigrationLimits, JSON limits",
+	"MigrationLimits":                                     "message",
+	"MigrationLimits.bandwidth":                           "1 optional uint64, JSON bandwidth",
+	"MigrationLimits.downtime":                            "2 optional google.protobuf.Duration, JSON downtime",
+	"MigrationLimits.no_auto_converge":                    "3 optional bool, JSON noAutoConverge",
+	"MigrationLimits.completion_timeout":                  "4 optional google.protobuf.Duration, JSON completionTimeout",
+	"MigrationLimits.timeout_policy":                      "5 optional metropolis.proto.vm.MigrationLimits.TimeoutPolicy, JSON timeoutPolicy",
+	"MigrationLimits.TimeoutPolicy":                       "enum",
+	"MigrationLimits.TimeoutPolicy.TIMEOUT_POLICY_PAUSE":  "0",
+	"MigrationLimits.TimeoutPolicy.TIMEOUT_POLICY_CANCEL": "1",
+
 	"VMController.ReportState":                      "metropolis.proto.vm.ReportStateRequest (stream false) to metropolis.proto.vm.ReportStateResponse (stream false)",
 	"ReportStateRequest":                            "message",
 	"ReportStateRequest.us":                         "1 optional metropolis.proto.vm.HypervisorID, JSON us",
@@ -127,12 +138,19 @@ var additions = map[string]string{
 	"ReportStateRequest.Migration.total_bytes":         "4 optional uint64, JSON totalBytes",
 	"ReportStateRequest.Migration.downtime":            "5 optional google.protobuf.Duration, JSON downtime",
 	"ReportStateRequest.Migration.message":             "6 optional string, JSON message",
+	"ReportStateRequest.Migration.convergence":         "7 optional metropolis.proto.vm.ReportStateRequest.Migration.Convergence, JSON convergence",
+	"ReportStateRequest.Migration.timed_out":           "8 optional bool, JSON timedOut",
 	"ReportStateRequest.Migration.Phase":               "enum",
 	"ReportStateRequest.Migration.Phase.PHASE_UNKNOWN": "0",
 	"ReportStateRequest.Migration.Phase.PHASE_COPYING": "1",
 	"ReportStateRequest.Migration.Phase.PHASE_STOPPED": "2",
 	"ReportStateRequest.Migration.Phase.PHASE_DONE":    "3",
 	"ReportStateRequest.Migration.Phase.PHASE_FAILED":  "4",
+
+	"ReportStateRequest.Migration.Convergence":                     "enum",
+	"ReportStateRequest.Migration.Convergence.CONVERGENCE_UNKNOWN": "0",
+	"ReportStateRequest.Migration.Convergence.CONVERGENCE_FAILING": "1",
+	"ReportStateRequest.Migration.Convergence.CONVERGENCE_FORCED":  "2",
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
 

@@ -376,6 +376,56 @@ func (EnsureMigrationTargetResponse_Action) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
 }
 
+// TimeoutPolicy determines what happens to a copy that takes longer than completion_timeout.
+type MigrationLimits_TimeoutPolicy int32
+
+const (
+	// The guest is stopped for the rest of the copy as soon as it can be sent in a limited time, without regard to
+	// downtime. If that does not happen for another completion_timeout, the migration fails.
+	MigrationLimits_TIMEOUT_POLICY_PAUSE MigrationLimits_TimeoutPolicy = 0
+	// The migration fails. After SIGTERM, the copy continues instead.
+	MigrationLimits_TIMEOUT_POLICY_CANCEL MigrationLimits_TimeoutPolicy = 1
+)
+
+// Enum value maps for MigrationLimits_TimeoutPolicy.
+var (
+	MigrationLimits_TimeoutPolicy_name = map[int32]string{
+		0: "TIMEOUT_POLICY_PAUSE",
+		1: "TIMEOUT_POLICY_CANCEL",
+	}
+	MigrationLimits_TimeoutPolicy_value = map[string]int32{
+		"TIMEOUT_POLICY_PAUSE":  0,
+		"TIMEOUT_POLICY_CANCEL": 1,
+	}
+)
+
+func (x MigrationLimits_TimeoutPolicy) Enum() *MigrationLimits_TimeoutPolicy {
+	p := new(MigrationLimits_TimeoutPolicy)
+	*p = x
+	return p
+}
+
+func (x MigrationLimits_TimeoutPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MigrationLimits_TimeoutPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
+}
+
+func (MigrationLimits_TimeoutPolicy) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[6]
+}
+
+func (x MigrationLimits_TimeoutPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MigrationLimits_TimeoutPolicy.Descriptor instead.
+func (MigrationLimits_TimeoutPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
+}
+
 // State is the state of a hypervisor. After the last state that it reports, its Pod terminates.
 type ReportStateRequest_State int32
 
@@ -431,11 +481,11 @@ func (x ReportStateRequest_State) String() string {
 }
 
 func (ReportStateRequest_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
 }
 
 func (ReportStateRequest_State) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[6]
+	return &file_metropolis_vm_vm_proto_enumTypes[7]
 }
 
 func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
@@ -444,7 +494,7 @@ func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_State.Descriptor instead.
 func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // Cause is the reason why the guest does not run.
@@ -493,11 +543,11 @@ func (x ReportStateRequest_Cause) String() string {
 }
 
 func (ReportStateRequest_Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[8].Descriptor()
 }
 
 func (ReportStateRequest_Cause) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[7]
+	return &file_metropolis_vm_vm_proto_enumTypes[8]
 }
 
 func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
@@ -506,7 +556,7 @@ func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Cause.Descriptor instead.
 func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 1}
 }
 
 // Phase is a phase of a migration.
@@ -555,11 +605,11 @@ func (x ReportStateRequest_Migration_Phase) String() string {
 }
 
 func (ReportStateRequest_Migration_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[8].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[9].Descriptor()
 }
 
 func (ReportStateRequest_Migration_Phase) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[8]
+	return &file_metropolis_vm_vm_proto_enumTypes[9]
 }
 
 func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
@@ -568,7 +618,61 @@ func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Migration_Phase.Descriptor instead.
 func (ReportStateRequest_Migration_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0, 0}
+}
+
+// Convergence reports whether the copy catches up with what the guest writes.
+type ReportStateRequest_Migration_Convergence int32
+
+const (
+	// It does, as far as is known.
+	ReportStateRequest_Migration_CONVERGENCE_UNKNOWN ReportStateRequest_Migration_Convergence = 0
+	// The guest writes memory faster than it is copied.
+	ReportStateRequest_Migration_CONVERGENCE_FAILING ReportStateRequest_Migration_Convergence = 1
+	// The guest will be stopped for the rest of the copy as soon as it can be sent in a limited time, without regard
+	// to MigrationLimits.downtime.
+	ReportStateRequest_Migration_CONVERGENCE_FORCED ReportStateRequest_Migration_Convergence = 2
+)
+
+// Enum value maps for ReportStateRequest_Migration_Convergence.
+var (
+	ReportStateRequest_Migration_Convergence_name = map[int32]string{
+		0: "CONVERGENCE_UNKNOWN",
+		1: "CONVERGENCE_FAILING",
+		2: "CONVERGENCE_FORCED",
+	}
+	ReportStateRequest_Migration_Convergence_value = map[string]int32{
+		"CONVERGENCE_UNKNOWN": 0,
+		"CONVERGENCE_FAILING": 1,
+		"CONVERGENCE_FORCED":  2,
+	}
+)
+
+func (x ReportStateRequest_Migration_Convergence) Enum() *ReportStateRequest_Migration_Convergence {
+	p := new(ReportStateRequest_Migration_Convergence)
+	*p = x
+	return p
+}
+
+func (x ReportStateRequest_Migration_Convergence) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReportStateRequest_Migration_Convergence) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[10].Descriptor()
+}
+
+func (ReportStateRequest_Migration_Convergence) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[10]
+}
+
+func (x ReportStateRequest_Migration_Convergence) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReportStateRequest_Migration_Convergence.Descriptor instead.
+func (ReportStateRequest_Migration_Convergence) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0, 1}
 }
 
 // VMSpec is the input of a hypervisor process. The controller passes it in the environment variable
@@ -1910,7 +2014,10 @@ type EnsureMigrationTargetResponse struct {
 	TargetEndpoint string `protobuf:"bytes,2,opt,name=target_endpoint,json=targetEndpoint,proto3" json:"target_endpoint,omitempty"`
 	// Addition. Name of the new Pod. The caller connects only to the hypervisor that has a certificate for this Pod.
 	// Only with ACTION_LIVE_MIGRATE. If absent, the certificate may be for any Pod of the VM.
-	TargetPod     string `protobuf:"bytes,3,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
+	TargetPod string `protobuf:"bytes,3,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
+	// Addition. Limits of the migration to this target. Only with ACTION_LIVE_MIGRATE. If absent, the defaults of its
+	// fields apply.
+	Limits        *MigrationLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1966,6 +2073,98 @@ func (x *EnsureMigrationTargetResponse) GetTargetPod() string {
 	return ""
 }
 
+func (x *EnsureMigrationTargetResponse) GetLimits() *MigrationLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// MigrationLimits limits what a migration may cost the guest and the network. Addition.
+type MigrationLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum rate at which the source sends memory, and at which it sends each disk, in bytes per second. It does not
+	// apply to the rest of the copy that is sent when the guest is stopped, or about to be. 0 means that the environment
+	// of the hypervisor determines the rate.
+	Bandwidth uint64 `protobuf:"varint,1,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	// How long the guest may be stopped for the rest of the copy. If absent, it is 300 ms.
+	Downtime *durationpb.Duration `protobuf:"bytes,2,opt,name=downtime,proto3" json:"downtime,omitempty"`
+	// The guest's CPUs are not slowed down, even if the guest writes memory faster than it is sent.
+	NoAutoConverge bool `protobuf:"varint,3,opt,name=no_auto_converge,json=noAutoConverge,proto3" json:"no_auto_converge,omitempty"`
+	// How long the copy may take before timeout_policy applies. If absent, there is no limit.
+	CompletionTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=completion_timeout,json=completionTimeout,proto3" json:"completion_timeout,omitempty"`
+	// What happens after completion_timeout. Independently of this, the source stops the guest as after
+	// TIMEOUT_POLICY_PAUSE if VMSpec.grace is about to expire.
+	TimeoutPolicy MigrationLimits_TimeoutPolicy `protobuf:"varint,5,opt,name=timeout_policy,json=timeoutPolicy,proto3,enum=metropolis.proto.vm.MigrationLimits_TimeoutPolicy" json:"timeout_policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrationLimits) Reset() {
+	*x = MigrationLimits{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrationLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrationLimits) ProtoMessage() {}
+
+func (x *MigrationLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrationLimits.ProtoReflect.Descriptor instead.
+func (*MigrationLimits) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *MigrationLimits) GetBandwidth() uint64 {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return 0
+}
+
+func (x *MigrationLimits) GetDowntime() *durationpb.Duration {
+	if x != nil {
+		return x.Downtime
+	}
+	return nil
+}
+
+func (x *MigrationLimits) GetNoAutoConverge() bool {
+	if x != nil {
+		return x.NoAutoConverge
+	}
+	return false
+}
+
+func (x *MigrationLimits) GetCompletionTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.CompletionTimeout
+	}
+	return nil
+}
+
+func (x *MigrationLimits) GetTimeoutPolicy() MigrationLimits_TimeoutPolicy {
+	if x != nil {
+		return x.TimeoutPolicy
+	}
+	return MigrationLimits_TIMEOUT_POLICY_PAUSE
+}
+
 // ReportStateRequest is the state of a hypervisor. Addition.
 type ReportStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2008,7 +2207,7 @@ type ReportStateRequest struct {
 
 func (x *ReportStateRequest) Reset() {
 	*x = ReportStateRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2219,7 @@ func (x *ReportStateRequest) String() string {
 func (*ReportStateRequest) ProtoMessage() {}
 
 func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2232,7 @@ func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReportStateRequest) GetUs() *HypervisorID {
@@ -2136,7 +2335,7 @@ type ReportStateResponse struct {
 
 func (x *ReportStateResponse) Reset() {
 	*x = ReportStateResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2148,7 +2347,7 @@ func (x *ReportStateResponse) String() string {
 func (*ReportStateResponse) ProtoMessage() {}
 
 func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2161,7 +2360,7 @@ func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateResponse.ProtoReflect.Descriptor instead.
 func (*ReportStateResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
 }
 
 // ResetRequest is a request for a reset.
@@ -2177,7 +2376,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2388,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2401,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResetRequest) GetIdempotencyCounter() uint64 {
@@ -2221,7 +2420,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2432,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2445,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
 }
 
 // ConsoleIO is a part of the serial port's traffic.
@@ -2260,7 +2459,7 @@ type ConsoleIO struct {
 
 func (x *ConsoleIO) Reset() {
 	*x = ConsoleIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2471,7 @@ func (x *ConsoleIO) String() string {
 func (*ConsoleIO) ProtoMessage() {}
 
 func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2484,7 @@ func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleIO.ProtoReflect.Descriptor instead.
 func (*ConsoleIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ConsoleIO) GetData() []byte {
@@ -2308,7 +2507,7 @@ type ForwardIO struct {
 
 func (x *ForwardIO) Reset() {
 	*x = ForwardIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2519,7 @@ func (x *ForwardIO) String() string {
 func (*ForwardIO) ProtoMessage() {}
 
 func (x *ForwardIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2532,7 @@ func (x *ForwardIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardIO.ProtoReflect.Descriptor instead.
 func (*ForwardIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ForwardIO) GetPort() uint32 {
@@ -2368,7 +2567,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2579,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2592,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2452,7 +2651,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2663,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2676,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2505,7 +2704,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2716,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2729,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2555,14 +2754,19 @@ type ReportStateRequest_Migration struct {
 	// How long the guest was stopped. Only in PHASE_DONE. If absent, the time was not measured.
 	Downtime *durationpb.Duration `protobuf:"bytes,5,opt,name=downtime,proto3" json:"downtime,omitempty"`
 	// Why the migration failed, for users.
-	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	// The convergence of the copy. It does not return to an earlier value during an attempt.
+	Convergence ReportStateRequest_Migration_Convergence `protobuf:"varint,7,opt,name=convergence,proto3,enum=metropolis.proto.vm.ReportStateRequest_Migration_Convergence" json:"convergence,omitempty"`
+	// The migration failed because of MigrationLimits.completion_timeout. Only in PHASE_FAILED. The controller does not
+	// retry it, unless the VM must leave its host.
+	TimedOut      bool `protobuf:"varint,8,opt,name=timed_out,json=timedOut,proto3" json:"timed_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2778,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2791,7 @@ func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Migration.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Migration) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *ReportStateRequest_Migration) GetPhase() ReportStateRequest_Migration_Phase {
@@ -2632,6 +2836,20 @@ func (x *ReportStateRequest_Migration) GetMessage() string {
 	return ""
 }
 
+func (x *ReportStateRequest_Migration) GetConvergence() ReportStateRequest_Migration_Convergence {
+	if x != nil {
+		return x.Convergence
+	}
+	return ReportStateRequest_Migration_CONVERGENCE_UNKNOWN
+}
+
+func (x *ReportStateRequest_Migration) GetTimedOut() bool {
+	if x != nil {
+		return x.TimedOut
+	}
+	return false
+}
+
 // Guest reports whether the guest is ready for connections of Services.
 type ReportStateRequest_Guest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2645,7 +2863,7 @@ type ReportStateRequest_Guest struct {
 
 func (x *ReportStateRequest_Guest) Reset() {
 	*x = ReportStateRequest_Guest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2875,7 @@ func (x *ReportStateRequest_Guest) String() string {
 func (*ReportStateRequest_Guest) ProtoMessage() {}
 
 func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2888,7 @@ func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Guest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Guest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *ReportStateRequest_Guest) GetReady() bool {
@@ -2702,7 +2920,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2932,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2945,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -2785,7 +3003,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +3015,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +3028,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -2999,17 +3217,26 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x04them\x18\x02 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x04them\"\x1d\n" +
 	"\x1bMigrationSwitchoverResponse\"Q\n" +
 	"\x1cEnsureMigrationTargetRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\x8b\x02\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xc9\x02\n" +
 	"\x1dEnsureMigrationTargetResponse\x12Q\n" +
 	"\x06action\x18\x01 \x01(\x0e29.metropolis.proto.vm.EnsureMigrationTargetResponse.ActionR\x06action\x12'\n" +
 	"\x0ftarget_endpoint\x18\x02 \x01(\tR\x0etargetEndpoint\x12\x1d\n" +
 	"\n" +
-	"target_pod\x18\x03 \x01(\tR\ttargetPod\"O\n" +
+	"target_pod\x18\x03 \x01(\tR\ttargetPod\x12<\n" +
+	"\x06limits\x18\x04 \x01(\v2$.metropolis.proto.vm.MigrationLimitsR\x06limits\"O\n" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
-	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xa8\n" +
-	"\n" +
+	"\x14ACTION_SOFT_SHUTDOWN\x10\x02\"\xfb\x02\n" +
+	"\x0fMigrationLimits\x12\x1c\n" +
+	"\tbandwidth\x18\x01 \x01(\x04R\tbandwidth\x125\n" +
+	"\bdowntime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bdowntime\x12(\n" +
+	"\x10no_auto_converge\x18\x03 \x01(\bR\x0enoAutoConverge\x12H\n" +
+	"\x12completion_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x11completionTimeout\x12Y\n" +
+	"\x0etimeout_policy\x18\x05 \x01(\x0e22.metropolis.proto.vm.MigrationLimits.TimeoutPolicyR\rtimeoutPolicy\"D\n" +
+	"\rTimeoutPolicy\x12\x18\n" +
+	"\x14TIMEOUT_POLICY_PAUSE\x10\x00\x12\x19\n" +
+	"\x15TIMEOUT_POLICY_CANCEL\x10\x01\"\xff\v\n" +
 	"\x12ReportStateRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x12C\n" +
 	"\x05state\x18\x02 \x01(\x0e2-.metropolis.proto.vm.ReportStateRequest.StateR\x05state\x12\x18\n" +
@@ -3027,7 +3254,7 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\vcan_migrate\x18\v \x01(\bR\n" +
 	"canMigrate\x123\n" +
 	"\x05disks\x18\f \x03(\v2\x1d.metropolis.proto.vm.DiskSizeR\x05disks\x12C\n" +
-	"\x05guest\x18\r \x01(\v2-.metropolis.proto.vm.ReportStateRequest.GuestR\x05guest\x1a\xee\x02\n" +
+	"\x05guest\x18\r \x01(\v2-.metropolis.proto.vm.ReportStateRequest.GuestR\x05guest\x1a\xc5\x04\n" +
 	"\tMigration\x12M\n" +
 	"\x05phase\x18\x01 \x01(\x0e27.metropolis.proto.vm.ReportStateRequest.Migration.PhaseR\x05phase\x12\x1d\n" +
 	"\n" +
@@ -3037,14 +3264,20 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
 	"totalBytes\x125\n" +
 	"\bdowntime\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bdowntime\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"b\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12_\n" +
+	"\vconvergence\x18\a \x01(\x0e2=.metropolis.proto.vm.ReportStateRequest.Migration.ConvergenceR\vconvergence\x12\x1b\n" +
+	"\ttimed_out\x18\b \x01(\bR\btimedOut\"b\n" +
 	"\x05Phase\x12\x11\n" +
 	"\rPHASE_UNKNOWN\x10\x00\x12\x11\n" +
 	"\rPHASE_COPYING\x10\x01\x12\x11\n" +
 	"\rPHASE_STOPPED\x10\x02\x12\x0e\n" +
 	"\n" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
-	"\fPHASE_FAILED\x10\x04\x1a7\n" +
+	"\fPHASE_FAILED\x10\x04\"W\n" +
+	"\vConvergence\x12\x17\n" +
+	"\x13CONVERGENCE_UNKNOWN\x10\x00\x12\x17\n" +
+	"\x13CONVERGENCE_FAILING\x10\x01\x12\x16\n" +
+	"\x12CONVERGENCE_FORCED\x10\x02\x1a7\n" +
 	"\x05Guest\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x8f\x01\n" +
@@ -3126,115 +3359,123 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_metropolis_vm_vm_proto_goTypes = []any{
-	(LeaseMode)(0),                            // 0: metropolis.proto.vm.LeaseMode
-	(VMSpec_StartMode)(0),                     // 1: metropolis.proto.vm.VMSpec.StartMode
-	(VMSpec_Firmware)(0),                      // 2: metropolis.proto.vm.VMSpec.Firmware
-	(InitialImage_Format)(0),                  // 3: metropolis.proto.vm.InitialImage.Format
-	(RunLeaseUpdate_Status)(0),                // 4: metropolis.proto.vm.RunLeaseUpdate.Status
-	(EnsureMigrationTargetResponse_Action)(0), // 5: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	(ReportStateRequest_State)(0),             // 6: metropolis.proto.vm.ReportStateRequest.State
-	(ReportStateRequest_Cause)(0),             // 7: metropolis.proto.vm.ReportStateRequest.Cause
-	(ReportStateRequest_Migration_Phase)(0),   // 8: metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	(*VMSpec)(nil),                            // 9: metropolis.proto.vm.VMSpec
-	(*DataDisk)(nil),                          // 10: metropolis.proto.vm.DataDisk
-	(*DiskSize)(nil),                          // 11: metropolis.proto.vm.DiskSize
-	(*InitialImage)(nil),                      // 12: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                         // 13: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                        // 14: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                          // 15: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                          // 16: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                        // 17: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                        // 18: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                     // 19: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                      // 20: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                   // 21: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                    // 22: metropolis.proto.vm.RunLeaseUpdate
-	(*DiskServer)(nil),                        // 23: metropolis.proto.vm.DiskServer
-	(*MigrationSwitchoverRequest)(nil),        // 24: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),       // 25: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),      // 26: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),     // 27: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*ReportStateRequest)(nil),                // 28: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),               // 29: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                      // 30: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                     // 31: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                         // 32: metropolis.proto.vm.ConsoleIO
-	(*ForwardIO)(nil),                         // 33: metropolis.proto.vm.ForwardIO
-	(*MigrationProtocol)(nil),                 // 34: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),             // 35: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),            // 36: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),      // 37: metropolis.proto.vm.ReportStateRequest.Migration
-	(*ReportStateRequest_Guest)(nil),          // 38: metropolis.proto.vm.ReportStateRequest.Guest
-	(*MigrationProtocol_Qemu)(nil),            // 39: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),         // 40: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),               // 41: google.protobuf.Duration
+	(LeaseMode)(0),                                // 0: metropolis.proto.vm.LeaseMode
+	(VMSpec_StartMode)(0),                         // 1: metropolis.proto.vm.VMSpec.StartMode
+	(VMSpec_Firmware)(0),                          // 2: metropolis.proto.vm.VMSpec.Firmware
+	(InitialImage_Format)(0),                      // 3: metropolis.proto.vm.InitialImage.Format
+	(RunLeaseUpdate_Status)(0),                    // 4: metropolis.proto.vm.RunLeaseUpdate.Status
+	(EnsureMigrationTargetResponse_Action)(0),     // 5: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	(MigrationLimits_TimeoutPolicy)(0),            // 6: metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	(ReportStateRequest_State)(0),                 // 7: metropolis.proto.vm.ReportStateRequest.State
+	(ReportStateRequest_Cause)(0),                 // 8: metropolis.proto.vm.ReportStateRequest.Cause
+	(ReportStateRequest_Migration_Phase)(0),       // 9: metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	(ReportStateRequest_Migration_Convergence)(0), // 10: metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	(*VMSpec)(nil),                                // 11: metropolis.proto.vm.VMSpec
+	(*DataDisk)(nil),                              // 12: metropolis.proto.vm.DataDisk
+	(*DiskSize)(nil),                              // 13: metropolis.proto.vm.DiskSize
+	(*InitialImage)(nil),                          // 14: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                             // 15: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                            // 16: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                              // 17: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                              // 18: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                            // 19: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                            // 20: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                         // 21: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                          // 22: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                       // 23: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                        // 24: metropolis.proto.vm.RunLeaseUpdate
+	(*DiskServer)(nil),                            // 25: metropolis.proto.vm.DiskServer
+	(*MigrationSwitchoverRequest)(nil),            // 26: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),           // 27: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),          // 28: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),         // 29: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*MigrationLimits)(nil),                       // 30: metropolis.proto.vm.MigrationLimits
+	(*ReportStateRequest)(nil),                    // 31: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),                   // 32: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                          // 33: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                         // 34: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                             // 35: metropolis.proto.vm.ConsoleIO
+	(*ForwardIO)(nil),                             // 36: metropolis.proto.vm.ForwardIO
+	(*MigrationProtocol)(nil),                     // 37: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),                 // 38: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),                // 39: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),          // 40: metropolis.proto.vm.ReportStateRequest.Migration
+	(*ReportStateRequest_Guest)(nil),              // 41: metropolis.proto.vm.ReportStateRequest.Guest
+	(*MigrationProtocol_Qemu)(nil),                // 42: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),             // 43: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),                   // 44: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	12, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	14, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	13, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	14, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	16, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	41, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	41, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
-	10, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
+	15, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	16, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	18, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	44, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	44, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	12, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
-	41, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
-	12, // 11: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	44, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
+	14, // 11: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	3,  // 12: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	15, // 13: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	15, // 14: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	19, // 15: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	18, // 16: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	18, // 17: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	20, // 18: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	17, // 13: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	17, // 14: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	21, // 15: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	20, // 16: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	20, // 17: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	22, // 18: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	4,  // 19: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	41, // 20: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	11, // 21: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
-	23, // 22: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
-	20, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	20, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	20, // 25: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	44, // 20: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	13, // 21: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
+	25, // 22: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
+	22, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	22, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	22, // 25: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	5,  // 26: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	20, // 27: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	6,  // 28: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	7,  // 29: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	37, // 30: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	11, // 31: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	38, // 32: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
-	39, // 33: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	40, // 34: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	34, // 35: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	20, // 36: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	34, // 37: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	8,  // 38: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	41, // 39: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	11, // 40: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	26, // 41: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	24, // 42: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	21, // 43: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	28, // 44: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	30, // 45: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	32, // 46: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	33, // 47: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
-	35, // 48: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	27, // 49: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	25, // 50: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	22, // 51: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	29, // 52: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	31, // 53: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	32, // 54: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	33, // 55: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
-	36, // 56: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	49, // [49:57] is the sub-list for method output_type
-	41, // [41:49] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	30, // 27: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
+	44, // 28: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
+	44, // 29: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
+	6,  // 30: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	22, // 31: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	7,  // 32: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	8,  // 33: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	40, // 34: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	13, // 35: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	41, // 36: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
+	42, // 37: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	43, // 38: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	37, // 39: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	22, // 40: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	37, // 41: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	9,  // 42: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	44, // 43: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	10, // 44: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	13, // 45: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	28, // 46: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	26, // 47: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	23, // 48: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	31, // 49: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	33, // 50: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	35, // 51: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	36, // 52: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
+	38, // 53: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	29, // 54: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	27, // 55: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	24, // 56: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	32, // 57: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	34, // 58: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	35, // 59: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	36, // 60: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	39, // 61: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	54, // [54:62] is the sub-list for method output_type
+	46, // [46:54] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -3242,7 +3483,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[25].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[26].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -3251,8 +3492,8 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      9,
-			NumMessages:   32,
+			NumEnums:      11,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

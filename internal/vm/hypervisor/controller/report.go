@@ -90,6 +90,9 @@ type Migration struct {
 	DoneBytes  uint64
 	TotalBytes uint64
 	Message    string
+	// Convergence and TimedOut are not numbers: their changes are sent immediately.
+	Convergence vmpb.ReportStateRequest_Migration_Convergence
+	TimedOut    bool
 }
 
 func (m Migration) message() *vmpb.ReportStateRequest_Migration {
@@ -98,6 +101,7 @@ func (m Migration) message() *vmpb.ReportStateRequest_Migration {
 	}
 	return &vmpb.ReportStateRequest_Migration{
 		Phase: m.Phase, TargetPod: m.TargetPod, DoneBytes: m.DoneBytes, TotalBytes: m.TotalBytes, Message: text(m.Message),
+		Convergence: m.Convergence, TimedOut: m.TimedOut,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -59,7 +60,8 @@ type Options struct {
 	ReleaseDisks func() error
 	// Report is called with the progress. It must not block.
 	Report func(controller.Migration)
-	// Bandwidth limits each copy, in bytes per second. If 0, see qemu.Destination.
+	// Bandwidth limits each copy, in bytes per second, unless the controller sets another limit. If 0, see
+	// qemu.Destination.
 	Bandwidth uint64
 	// Timing holds the time limits. Zero fields use the defaults.
 	Timing Timing
@@ -122,6 +124,9 @@ type Departure struct {
 	// unanswered is true if the controller did not respond to the last request for a target.
 	unanswered bool
 
+	// forceAt is the time of Leave; nil before.
+	forceAt atomic.Pointer[time.Time]
+
 	// The following fields belong to the attempt in progress.
 	attempt attempt
 	// next is the run under which a source reclaims the authority.
@@ -131,8 +136,11 @@ type Departure struct {
 // attempt is one attempt to migrate.
 type attempt struct {
 	endpoint, pod string
+	limits        *vmpb.MigrationLimits
 	agreed        *vmpb.MigrationProtocol_QemuNBD
 	sender        *bulk.Sender
+	// convergence is that of the copy.
+	convergence vmpb.ReportStateRequest_Migration_Convergence
 }
 
 // Result is the result of an operation.
@@ -181,6 +189,10 @@ func (d *Departure) Handle(event handover.SourceEvent) handover.SourceAction {
 	}
 	return d.apply(event)
 }
+
+// Leave makes this and all later copies continue after their timeout, and stops the guest for the rest of the copy as
+// soon as possible from the given time on. It is called when the process must terminate soon after that time.
+func (d *Departure) Leave(forceAt time.Time) { d.forceAt.Store(&forceAt) }
 
 // MayRun reports whether the guest may run here.
 func (d *Departure) MayRun() bool { return d.source.MayRun() }

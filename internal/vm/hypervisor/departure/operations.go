@@ -1,6 +1,7 @@
 package departure
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -25,6 +26,7 @@ var (
 	errCanceled = errors.New("the migration was canceled")
 	errStalled  = errors.New("the copy made no progress")
 	errTooLong  = errors.New("the rest of the copy took too long while the guest was stopped")
+	errTimedOut = errors.New("the copy did not complete within its timeout")
 )
 
 // patientWait is how long a request for a target must have waited for the next one to be sent immediately.
@@ -53,7 +55,7 @@ func (d *Departure) ask(ctx context.Context, emit func(Result)) {
 		d.Log.Warn("the controller's response does not name the Pod of the target; not migrating")
 		emit(Result{event: handover.NoTarget})
 	default:
-		d.attempt = attempt{endpoint: response.GetTargetEndpoint(), pod: response.GetTargetPod()}
+		d.attempt = attempt{endpoint: response.GetTargetEndpoint(), pod: response.GetTargetPod(), limits: response.GetLimits()}
 		emit(Result{event: handover.TargetFound})
 	}
 }
@@ -94,13 +96,17 @@ func (d *Departure) offer(ctx context.Context) (*vmpb.MigrationProtocol_QemuNBD,
 // failed reports the failure of the attempt.
 func (d *Departure) failed(err error, emit func(Result)) {
 	d.Log.Warn("the migration failed", "target", d.attempt.pod, "error", err)
-	d.report(vmpb.ReportStateRequest_Migration_PHASE_FAILED, qemu.Progress{}, err.Error())
+	d.Report(controller.Migration{
+		Phase: vmpb.ReportStateRequest_Migration_PHASE_FAILED, TargetPod: d.attempt.pod, Message: err.Error(),
+		Convergence: d.attempt.convergence, TimedOut: errors.Is(err, errTimedOut),
+	})
 	emit(Result{event: handover.Failed})
 }
 
 func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done qemu.Progress, message string) {
 	d.Report(controller.Migration{
 		Phase: phase, TargetPod: d.attempt.pod, DoneBytes: done.Done, TotalBytes: done.Total, Message: message,
+		Convergence: d.attempt.convergence,
 	})
 }
 
@@ -108,7 +114,7 @@ func (d *Departure) report(phase vmpb.ReportStateRequest_Migration_Phase, done q
 // everything was sent.
 func (d *Departure) copy(ctx context.Context, emit func(Result)) {
 	d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, qemu.Progress{}, "")
-	to := qemu.Destination{Exports: exportsOf(d.attempt.agreed), Bandwidth: d.Bandwidth}
+	to := d.destination()
 	err := d.openSender(to)
 	if err == nil {
 		err = d.send(ctx, to)
@@ -129,6 +135,18 @@ func (d *Departure) copy(ctx context.Context, emit func(Result)) {
 		return
 	}
 	emit(Result{event: handover.Copied})
+}
+
+// destination returns the destination of the copy, with the controller's limits.
+func (d *Departure) destination() qemu.Destination {
+	limits := d.attempt.limits
+	return qemu.Destination{
+		Exports:        exportsOf(d.attempt.agreed),
+		Bandwidth:      cmp.Or(limits.GetBandwidth(), d.Bandwidth),
+		Downtime:       limits.GetDowntime().AsDuration(),
+		AutoConverge:   !limits.GetNoAutoConverge(),
+		ForcedDowntime: d.Timing.Rest * 2 / 3, // the disks, and a wrong estimate of QEMU, need time, too
+	}
 }
 
 // exportsOf returns the target's exports for the disks.
@@ -169,20 +187,45 @@ func (d *Departure) openSender(to qemu.Destination) error {
 	return nil
 }
 
-// send copies until QEMU has stopped the guest. It fails if it makes no progress for Timing.Stall.
+// send copies until QEMU has stopped the guest. It fails if it makes no progress for Timing.Stall, or if the pace of
+// the copy requires it.
 func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stall := time.AfterFunc(d.Timing.Stall, func() { cancel(errStalled) })
 	defer stall.Stop()
+	pace := paceOf(d.attempt.limits, time.Now())
+	to.Force = func() bool {
+		if pace.next(time.Now(), d.forceAt.Load()) != forceRest {
+			return false
+		}
+		d.Log.Info("stopping the guest for the rest of the copy as soon as possible", "target", d.attempt.pod)
+		d.converges(vmpb.ReportStateRequest_Migration_CONVERGENCE_FORCED)
+		return true
+	}
 	var last uint64
-	return d.Machine.Send(limited, to, func(now qemu.Progress) {
+	err := d.Machine.Send(limited, to, func(now qemu.Progress) {
 		if now.Done != last {
 			last = now.Done
 			stall.Reset(d.Timing.Stall)
 		}
+		if now.Diverging {
+			d.converges(vmpb.ReportStateRequest_Migration_CONVERGENCE_FAILING)
+		}
 		d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, now, "")
+		if pace.next(time.Now(), d.forceAt.Load()) == giveUp {
+			cancel(fmt.Errorf("%w of %s", errTimedOut, pace.timeout))
+		}
 	})
+	if timedOut := context.Cause(limited); err != nil && errors.Is(timedOut, errTimedOut) {
+		return timedOut // not the error of the command that it has interrupted
+	}
+	return err
+}
+
+// converges records the convergence of the copy, which does not return to an earlier value.
+func (d *Departure) converges(now vmpb.ReportStateRequest_Migration_Convergence) {
+	d.attempt.convergence = max(d.attempt.convergence, now)
 }
 
 // abandon cancels the attempt. It closes the channels first, because QEMU may be blocked on them.

@@ -38,10 +38,37 @@ func (s migrationStatus) over() bool {
 type migrationInfo struct {
 	Status migrationStatus `json:"status"`
 	Error  string          `json:"error-desc"`
-	RAM    struct {
+	// Throttle is by how much the guest's CPUs are slowed down, in percent.
+	Throttle int `json:"cpu-throttle-percentage"`
+	RAM      struct {
 		Transferred uint64 `json:"transferred"`
 		Remaining   uint64 `json:"remaining"`
+		// Passes is how often QEMU has determined which pages have to be sent.
+		Passes uint64 `json:"dirty-sync-count"`
+		// DirtyPages is the number of pages that the guest writes per second.
+		DirtyPages uint64 `json:"dirty-pages-rate"`
+		PageSize   uint64 `json:"page-size"`
+		// Megabits is the rate at which the memory is sent, in 10^6 bits per second.
+		Megabits float64 `json:"mbps"`
 	} `json:"ram"`
+}
+
+const (
+	// minPasses is the number of passes after which the rate at which the guest writes memory is meaningful.
+	minPasses = 3
+	// maxPasses is the number of passes in which a copy that converges is usually complete.
+	maxPasses = 10
+)
+
+// diverging reports whether the guest seems to write memory faster than it is sent, so that what is left never
+// becomes small enough to stop the guest.
+func (i migrationInfo) diverging() bool {
+	if i.Status.over() || i.Status == preSwitchover {
+		return false
+	}
+	const bytesPerMegabit = 1e6 / 8
+	dirtied, sent := float64(i.RAM.DirtyPages*i.RAM.PageSize), i.RAM.Megabits*bytesPerMegabit
+	return i.Throttle > 0 || i.RAM.Passes >= maxPasses || i.RAM.Passes >= minPasses && dirtied > 0 && dirtied >= sent
 }
 
 func (p *Process) queryMigration(ctx context.Context) (migrationInfo, error) {

@@ -115,17 +115,20 @@ func (m mirrors) progress(of []Export) Progress {
 // mirror copies the disks until they are the same on both sides, and then keeps them the same. It starts the
 // copies one after another, because a bandwidth limit applies to each copy. A copy that is complete transfers only
 // what the guest writes.
-func (p *Process) mirror(ctx context.Context, to Destination, progress func(Progress)) error {
-	for i, export := range to.Exports {
-		if err := p.beginMirror(ctx, export, to.Bandwidth); err != nil {
+func (s *sending) mirror(ctx context.Context) error {
+	for i, export := range s.to.Exports {
+		if err := s.beginMirror(ctx, export, s.to.Bandwidth); err != nil {
 			return err
 		}
-		err := p.await(ctx, func(ctx context.Context) (bool, error) {
-			copies, err := p.queryMirrors(ctx)
+		err := s.await(ctx, func(ctx context.Context) (bool, error) {
+			copies, err := s.queryMirrors(ctx)
 			if err == nil {
-				err = copies.failure(to.Exports[:i+1])
+				err = copies.failure(s.to.Exports[:i+1])
 			}
-			progress(copies.progress(to.Exports))
+			if err == nil {
+				err = s.force(ctx, copies)
+			}
+			s.progress(copies.progress(s.to.Exports))
 			return copies.job(export).Status == jobReady, err
 		})
 		if err != nil {

@@ -1,11 +1,23 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 )
 
-// Destination describes where a machine is sent.
+// DefaultDowntime is the default of Destination.Downtime, which is also QEMU's.
+const DefaultDowntime = 300 * time.Millisecond
+
+const (
+	// defaultBandwidth is QEMU's default limit for the memory, in bytes per second.
+	defaultBandwidth = 128 << 20
+	// unlimited is more than any network can transfer, in bytes per second.
+	unlimited = 1 << 40
+)
+
+// Destination describes where a machine is sent, and the limits of the copy.
 type Destination struct {
 	// Exports receive the disks, one for each disk. If empty, the disks are not copied, because the other machine
 	// uses the same disks.
@@ -13,10 +25,25 @@ type Destination struct {
 	// Bandwidth limits each copy, in bytes per second. Disks are copied one after another, each with this limit.
 	// If 0, the disks are not limited, and QEMU's default applies to the memory.
 	Bandwidth uint64
+	// Downtime is how long the guest may be stopped for the rest of the memory. QEMU stops the guest when it expects
+	// to send the rest in this time. The default is DefaultDowntime.
+	Downtime time.Duration
+	// AutoConverge permits QEMU to slow the guest's CPUs down if the guest writes memory faster than it is sent.
+	AutoConverge bool
+	// Force reports whether Bandwidth no longer applies, and ForcedDowntime replaces Downtime. It is called at least
+	// once a second, and no longer after it has returned true. If nil, the limits always apply.
+	Force func() bool
+	// ForcedDowntime is the downtime after Force has returned true. Required with Force.
+	ForcedDowntime time.Duration
 }
 
-// Progress is the progress of a copy, in bytes.
-type Progress struct{ Done, Total uint64 }
+// Progress is the progress of a copy.
+type Progress struct {
+	// Done and Total are numbers of bytes.
+	Done, Total uint64
+	// Diverging reports whether the guest seems to write memory faster than it is sent.
+	Diverging bool
+}
 
 // Send copies the disks and the memory to another machine while the guest runs, and then stops the guest. QEMU
 // connects to DiskSocket and MemorySocket. Finish sends the rest. After an error, or instead of Finish, Abandon
@@ -25,41 +52,81 @@ type Progress struct{ Done, Total uint64 }
 // QEMU is not given a return path from the other machine. With a return path, it would continue the guest if an
 // acknowledgement is lost, and the other machine might run it, too.
 func (p *Process) Send(ctx context.Context, to Destination, progress func(Progress)) error {
-	err := p.setCapabilities(ctx, map[string]bool{"events": true, "pause-before-switchover": true, "return-path": false})
+	err := p.setCapabilities(ctx, map[string]bool{
+		"events": true, "pause-before-switchover": true, "return-path": false, "auto-converge": to.AutoConverge,
+	})
 	if err != nil {
 		return err
 	}
-	if to.Bandwidth != 0 {
-		if err := p.monitor.Execute(ctx, "migrate-set-parameters", object{"max-bandwidth": to.Bandwidth}, nil); err != nil {
-			return err
-		}
+	s := &sending{Process: p, to: to, progress: progress}
+	// QEMU keeps the limits of an earlier attempt.
+	if err := s.limit(ctx, cmp.Or(to.Bandwidth, defaultBandwidth), cmp.Or(to.Downtime, DefaultDowntime)); err != nil {
+		return err
 	}
 	if len(to.Exports) > 0 {
-		if err := p.mirror(ctx, to, progress); err != nil {
+		if err := s.mirror(ctx); err != nil {
 			return err
 		}
 	}
 	if err := p.monitor.Execute(ctx, "migrate", object{"uri": "unix:" + MemorySocket.path()}, nil); err != nil {
 		return err
 	}
-	return p.await(ctx, func(ctx context.Context) (bool, error) { return p.sent(ctx, to, progress) })
+	return p.await(ctx, s.sent)
+}
+
+// sending is a copy to a destination while the guest runs.
+type sending struct {
+	*Process
+	to       Destination
+	progress func(Progress)
+	forced   bool
+}
+
+// limit sets the limits of the memory.
+func (s *sending) limit(ctx context.Context, bandwidth uint64, downtime time.Duration) error {
+	return s.monitor.Execute(ctx, "migrate-set-parameters", object{
+		"max-bandwidth": bandwidth, "downtime-limit": max(1, downtime.Milliseconds()),
+	}, nil)
+}
+
+// force lifts the limits if the destination requests it. copies are the copies of disks that have begun.
+func (s *sending) force(ctx context.Context, copies mirrors) error {
+	if s.forced || s.to.Force == nil || !s.to.Force() {
+		return nil
+	}
+	if err := s.limit(ctx, unlimited, s.to.ForcedDowntime); err != nil {
+		return err
+	}
+	for _, job := range copies {
+		if err := s.monitor.Execute(ctx, "block-job-set-speed", object{"device": job.ID, "speed": 0}, nil); err != nil {
+			return err
+		}
+	}
+	s.forced, s.to.Bandwidth = true, 0
+	return nil
 }
 
 // sent reports whether QEMU has stopped the guest.
-func (p *Process) sent(ctx context.Context, to Destination, progress func(Progress)) (bool, error) {
-	copies, err := p.queryMirrors(ctx)
+func (s *sending) sent(ctx context.Context) (bool, error) {
+	copies, err := s.queryMirrors(ctx)
 	if err == nil {
-		err = copies.failure(to.Exports)
+		err = copies.failure(s.to.Exports)
+	}
+	if err == nil {
+		err = s.force(ctx, copies)
 	}
 	if err != nil {
 		return false, err
 	}
-	info, err := p.queryMigration(ctx)
+	info, err := s.queryMigration(ctx)
 	if err != nil {
 		return false, err
 	}
-	disks := copies.progress(to.Exports)
-	progress(Progress{disks.Done + info.RAM.Transferred, disks.Total + info.RAM.Transferred + info.RAM.Remaining})
+	disks := copies.progress(s.to.Exports)
+	s.progress(Progress{
+		Done: disks.Done + info.RAM.Transferred, Total: disks.Total + info.RAM.Transferred + info.RAM.Remaining,
+		Diverging: info.diverging(),
+	})
 	if info.Status.over() {
 		return false, fmt.Errorf("sending the memory: %s (%s)", info.Status, info.Error)
 	}
