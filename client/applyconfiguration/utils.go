@@ -142,6 +142,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.InitialImageApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("KernelBoot"):
 		return &applyconfigurationvmv1alpha1.KernelBootApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("MigrationSettings"):
+		return &applyconfigurationvmv1alpha1.MigrationSettingsApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("Port"):
 		return &applyconfigurationvmv1alpha1.PortApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("ReadinessProbe"):

@@ -218,6 +218,8 @@ var upFlagsOfItsOwn = map[string]string{
 	"api-port": "16443", "image-port": "16480", "vm-port": "0", "images": "", "image-servers": "", "binaries": "", "guest-ports": "[]",
 	"vm-network": "10.77.0.0/16", "pod-network": "10.78.0.0/16", "connect-guests": "false", "download-url": archives.DefaultURL, "guest-outside": "true", "guest": "small", "ipv6": "false",
 	"accelerator": "auto", "unsafe-no-fsync": "false",
+	"vm-migration-downtime-limit": "300ms", "vm-migration-auto-converge": "true",
+	"vm-migration-completion-timeout-per-gib": "2m30s", "vm-migration-completion-timeout-policy": "Pause",
 	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1",
 }
 

@@ -105,7 +105,18 @@ const (
 	DefaultVMMigrationTime = podspec.DefaultMigrationTime
 	// MinVMMigrationTime is the minimum of VMMigration.Time, which is the time of a shutdown.
 	MinVMMigrationTime = podspec.DefaultGracePeriod
+	// DefaultVMDowntimeLimit is the default of VMMigrationDefaults.DowntimeLimit.
+	DefaultVMDowntimeLimit = podspec.DefaultDowntimeLimit
+	// MaxVMDowntimeLimit is the maximum of VMMigrationDefaults.DowntimeLimit.
+	MaxVMDowntimeLimit = podspec.MaxDowntimeLimit
+	// DefaultVMCompletionTimeoutPerGiB is the default of VMMigrationDefaults.CompletionTimeoutPerGiB.
+	DefaultVMCompletionTimeoutPerGiB = podspec.DefaultCompletionTimeoutPerGiB
+	// MaxVMCompletionTimeoutPerGiB is the maximum of VMMigrationDefaults.CompletionTimeoutPerGiB.
+	MaxVMCompletionTimeoutPerGiB = podspec.MaxCompletionTimeoutPerGiB
 )
+
+// VMMigrationDefaults are the defaults of spec.migration of virtual machines.
+type VMMigrationDefaults = podspec.MigrationDefaults
 
 // VMOverlay configures the network between guests on different hosts.
 type VMOverlay struct {
@@ -146,6 +157,8 @@ type VMMigration struct {
 	// Time is how long the migration of a virtual machine that must leave its host may take before its guest is
 	// shut down. 0 means 15 minutes.
 	Time time.Duration
+	// Defaults apply to virtual machines that set no others.
+	Defaults VMMigrationDefaults
 }
 
 // RunVMs runs a VM controller until ctx is canceled or the controller fails. Only one controller of a cluster
@@ -291,7 +304,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Authority: ca, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, Overlay: cfg.Guests.Overlay.Overlay, NetworkOf: cfg.Guests.Overlay.NetworkOf, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
-		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth},
+		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth, MigrationDefaults: cfg.Migration.Defaults},
 		Renewals:  cfg.LeaseRenewals, RenewalClient: renewals,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {

@@ -188,6 +188,11 @@ type VirtualMachineMigration struct {
 	// TotalBytes is how many bytes there are to copy, as far as known. 0 means unknown.
 	// +optional
 	TotalBytes int64 `json:"totalBytes,omitempty"`
+	// Convergence is "NotConverging" after the guest wrote memory faster than it was copied, and "Forced" after the
+	// hypervisor began to stop the guest for the last part of the copy without regard to the downtime limit. It is
+	// empty if neither has happened.
+	// +optional
+	Convergence MigrationConvergence `json:"convergence,omitempty"`
 	// StartTime is when the target was reserved.
 	StartTime metav1.Time `json:"startTime"`
 	// EndTime is when the migration failed, or when the VM controller observed that the target runs the guest.
@@ -212,6 +217,19 @@ const (
 	MigrationSucceeded MigrationPhase = "Succeeded"
 	// MigrationFailed means that the VM stayed with its source. The target is removed.
 	MigrationFailed MigrationPhase = "Failed"
+)
+
+// MigrationConvergence reports whether a copy catches up with what the guest writes.
+//
+// +kubebuilder:validation:Enum=NotConverging;Forced
+type MigrationConvergence string
+
+const (
+	// MigrationNotConverging means that the guest writes memory faster than it is copied.
+	MigrationNotConverging MigrationConvergence = "NotConverging"
+	// MigrationForced means that the guest is stopped for the last part of the copy as soon as possible, without
+	// regard to the downtime limit.
+	MigrationForced MigrationConvergence = "Forced"
 )
 
 // VirtualMachinePhase summarizes a VM's state.

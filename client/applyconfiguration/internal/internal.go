@@ -2234,6 +2234,33 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: migrateStrategy
             type:
               scalar: string
+          - name: migration
+            type:
+              map:
+                fields:
+                - name: allowAutoConverge
+                  type:
+                    scalar: boolean
+                - name: bandwidth
+                  type:
+                    scalar: untyped
+                    list:
+                      elementType:
+                        namedType: __untyped_atomic_
+                      elementRelationship: atomic
+                    map:
+                      elementType:
+                        namedType: __untyped_deduced_
+                      elementRelationship: separable
+                - name: completionTimeoutPolicy
+                  type:
+                    scalar: string
+                - name: completionTimeoutSecondsPerGiB
+                  type:
+                    scalar: numeric
+                - name: downtimeLimitMilliseconds
+                  type:
+                    scalar: numeric
           - name: mode
             type:
               scalar: string
@@ -2587,6 +2614,9 @@ var schemaYAML = typed.YAMLObject(`types:
             type:
               map:
                 fields:
+                - name: convergence
+                  type:
+                    scalar: string
                 - name: doneBytes
                   type:
                     scalar: numeric

@@ -304,5 +304,16 @@ func migrationState(record *vmv1alpha1.VirtualMachineMigration) string {
 		return "migrating to " + to
 	}
 	const mebi = 1 << 20
-	return fmt.Sprintf("migrating to %s, %d of %d MiB copied", to, record.DoneBytes/mebi, (record.TotalBytes+mebi-1)/mebi)
+	return fmt.Sprintf("migrating to %s, %d of %d MiB copied%s", to, record.DoneBytes/mebi, (record.TotalBytes+mebi-1)/mebi, convergence(record))
+}
+
+// convergence returns why a migration takes long, and what happens next.
+func convergence(record *vmv1alpha1.VirtualMachineMigration) string {
+	switch record.Convergence {
+	case vmv1alpha1.MigrationNotConverging:
+		return "; the guest writes memory faster than it is copied"
+	case vmv1alpha1.MigrationForced:
+		return "; the guest will be paused for the rest"
+	}
+	return ""
 }

@@ -121,6 +121,12 @@ func TestMigrate_Progress(t *testing.T) {
 		with(vmv1alpha1.MigrationSucceeded, "", "web-1")(vm)
 		vm.Status.ActivePodName = "web-2"
 	}
+	convergence := func(is vmv1alpha1.MigrationConvergence) func(*vmv1alpha1.VirtualMachine) {
+		return func(vm *vmv1alpha1.VirtualMachine) {
+			with(vmv1alpha1.MigrationCopying, "", "web-1")(vm)
+			vm.Status.Migration.Convergence = is
+		}
+	}
 	cases := map[string]struct {
 		given   func(*vmv1alpha1.VirtualMachine)
 		cancel  bool
@@ -131,6 +137,8 @@ func TestMigrate_Progress(t *testing.T) {
 		"ordered":         {ordered("web-1"), false, "web: requested", false, ""},
 		"refused":         {nil, false, "", true, "refused"},
 		"copying":         {with(vmv1alpha1.MigrationCopying, "", "web-1"), false, "web: migrating to host-2, 64 of 256 MiB copied", false, ""},
+		"not converging":  {convergence(vmv1alpha1.MigrationNotConverging), false, "web: migrating to host-2, 64 of 256 MiB copied; the guest writes memory faster than it is copied", false, ""},
+		"forced":          {convergence(vmv1alpha1.MigrationForced), false, "web: migrating to host-2, 64 of 256 MiB copied; the guest will be paused for the rest", false, ""},
 		"another try":     {with(vmv1alpha1.MigrationFailed, "CopyFailed", "web-1"), false, "web: retrying after: CopyFailed: a message", false, ""},
 		"failed":          {with(vmv1alpha1.MigrationFailed, "Unschedulable", ""), false, "", true, "stays on host host-1: Unschedulable: a message"},
 		"cancelled":       {with(vmv1alpha1.MigrationFailed, "Cancelled", ""), true, "web: the migration is canceled", true, ""},

@@ -26,6 +26,10 @@ func TestVMController_RejectsUnsafeFlags(t *testing.T) {
 		"unknown overlay":       {[]string{"--vm-overlay=all"}, `--vm-overlay: unknown value "all"; expected namespace, installation or off`},
 		"no port for overlay":   {[]string{"--vm-overlay-port=0"}, "--vm-overlay-port: must not be 0"},
 		"small MTU of overlay":  {[]string{"--vm-overlay-mtu=1000"}, "--vm-overlay-mtu: 1000 is not between 1280 and 1500"},
+		"no downtime":           {[]string{"--vm-migration-downtime-limit=0"}, "--vm-migration-downtime-limit: 0s is not between 1ms and 20s"},
+		"long downtime":         {[]string{"--vm-migration-downtime-limit=21s"}, "--vm-migration-downtime-limit: 21s is not between 1ms and 20s"},
+		"no time to migrate":    {[]string{"--vm-migration-completion-timeout-per-gib=0"}, "--vm-migration-completion-timeout-per-gib: 0s is not between 1s and 1h0m0s"},
+		"unknown policy":        {[]string{"--vm-migration-completion-timeout-policy=Stop"}, `--vm-migration-completion-timeout-policy: unknown value "Stop"; expected Pause or Cancel`},
 		"empty image":           {[]string{"--hypervisor-images=a:1,"}, `--hypervisor-images: "" is not a container image`},
 	} {
 		t.Run(name, func(t *testing.T) {

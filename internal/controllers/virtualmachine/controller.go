@@ -147,7 +147,7 @@ func New(opts Options) *Controller {
 	shared := &cluster{
 		client: opts.Client, live: opts.APIReader, events: opts.Events, clock: opts.Clock,
 		installation: installation(opts.Installation), settings: opts.settings, signer: opts.signer(),
-		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost, Renewals: opts.Renewals, RenewalClient: opts.RenewalClient},
+		registry: &authority.Registry{Client: opts.Client, APIReader: opts.APIReader, Clock: opts.Clock, MigrationsPerHost: opts.MigrationsPerHost, Migration: opts.Migration, Renewals: opts.Renewals, RenewalClient: opts.RenewalClient},
 	}
 	shared.registry.Foreign = func(vm *v1alpha1.VirtualMachine) bool { return shared.installation.otherController(vm) != "" }
 	c := &Controller{

@@ -602,6 +602,41 @@ func TestMigration_RequestAndCancel(t *testing.T) {
 	}
 }
 
+// TestMigration_DoesNotConverge checks that the status reports a copy that does not converge, and that a migration that
+// timed out is not retried.
+func TestMigration_DoesNotConverge(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	w := newTestEnv(t)
+	pod, source, _ := w.migratable("a", func(vm *v1alpha1.VirtualMachine) {
+		vm.Spec.Migration = &v1alpha1.MigrationSettings{CompletionTimeoutPolicy: v1alpha1.CompletionTimeoutCancel, DowntimeLimitMilliseconds: 7}
+	})
+	w.order("a", pod.Name)
+	responses := source.requestTarget()
+	second := w.awaitTarget("a", "")
+	w.target("a", second, 2)
+	if limits := w.wantMigrate(responses, second).GetLimits(); limits.GetTimeoutPolicy() != vmpb.MigrationLimits_TIMEOUT_POLICY_CANCEL || limits.GetDowntime().AsDuration() != 7*time.Millisecond {
+		t.Errorf("the limits are %v", limits)
+	}
+	reports := func(phase vmpb.ReportStateRequest_Migration_Phase, timedOut bool) {
+		source.report(vmpb.ReportStateRequest_STATE_RUNNING, func(r *vmpb.ReportStateRequest) {
+			r.CanMigrate, r.Migration = true, &vmpb.ReportStateRequest_Migration{
+				Phase: phase, TargetPod: second.Name, Convergence: vmpb.ReportStateRequest_Migration_CONVERGENCE_FAILING, TimedOut: timedOut,
+			}
+		})
+	}
+	reports(vmpb.ReportStateRequest_Migration_PHASE_COPYING, false)
+	w.eventually("the event", func() bool { return w.hasEvent("MigrationNotConverging", second.Name) })
+	if record := w.record("a"); record.Convergence != v1alpha1.MigrationNotConverging {
+		t.Errorf("the record is %+v", record)
+	}
+	reports(vmpb.ReportStateRequest_Migration_PHASE_FAILED, true)
+	w.wantMigrating("a", migration.ReasonTimedOut)
+	if vm := w.vm("a"); vm.Annotations[v1alpha1.AnnotationMigrate] != "" || vm.Status.ActivePodName != pod.Name {
+		t.Errorf("the request is %v, authoritative is %s", vm.Annotations, vm.Status.ActivePodName)
+	}
+}
+
 // TestMigration_MakesFewWrites checks that a migration takes the controller only a few writes, two of them for a data disk.
 func TestMigration_MakesFewWrites(t *testing.T) {
 	t.Parallel()

@@ -45,6 +45,7 @@ func (w *statusWriter) write(ctx context.Context, s *scope, failure error) error
 	}
 	w.announce(before, next, s)
 	w.announceMigration(before, next)
+	w.announceConvergence(before, next)
 	s.vm = next
 	return nil
 }
@@ -60,6 +61,24 @@ func (w *statusWriter) announceMigration(before, after *v1alpha1.VirtualMachine)
 		text += fmt.Sprintf("; the guest was paused for %s", current.Downtime.Duration)
 	}
 	w.events.Event(after, corev1.EventTypeNormal, "Migrated", text)
+}
+
+// announceConvergence sends an event when the hypervisor has reported that the copy of a migration does not converge, or
+// that it is forced to complete.
+func (w *statusWriter) announceConvergence(before, after *v1alpha1.VirtualMachine) {
+	last, current := before.Status.Migration, after.Status.Migration
+	if current == nil || last != nil && last.Convergence == current.Convergence {
+		return
+	}
+	switch current.Convergence {
+	case v1alpha1.MigrationNotConverging:
+		w.events.Eventf(after, corev1.EventTypeWarning, "MigrationNotConverging",
+			"The guest writes memory faster than it is copied to pod %s; if this continues, spec.migration.completionTimeoutPolicy applies. "+
+				"A higher spec.migration.bandwidth or downtimeLimitMilliseconds helps the next migration", current.TargetPodName)
+	case v1alpha1.MigrationForced:
+		w.events.Eventf(after, corev1.EventTypeNormal, "MigrationForced",
+			"The time for the migration to pod %s is running out: the guest will be stopped for the last part of the copy, without regard to the downtime limit", current.TargetPodName)
+	}
 }
 
 // announce sends an event when the condition Ready gets another reason, or keeps its reason after the spec changed.

@@ -53,8 +53,15 @@ var existingMachines = map[string]situation{
 	"running-node-unhealthy": {silentKubelet(20 * time.Second), report.Healthy, v1alpha1.CauseNodeUnhealthy},
 	"running-vm-full": {virtualMachine(metav1.ConditionFalse, "NoSpace", "The disk's storage is full. The guest is paused, and continues when there is free space."),
 		report.Healthy, report.VirtualMachineNotReady},
-	"running-vm-migrating":                {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
-	"running-vm-migration-slow":           {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 20*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
+	"running-vm-migrating":      {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
+	"running-vm-migration-slow": {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 20*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
+	"running-vm-not-converging": {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 2*time.Minute), func(f *MachineFacts) {
+		f.VM.Status.Migration.Convergence = vmv1alpha1.MigrationNotConverging
+	}), report.Healthy, report.VirtualMachineMigrating},
+	"running-vm-migration-forced": {all(runningVM, migration(vmv1alpha1.MigrationCopying, "", 20*time.Minute), func(f *MachineFacts) {
+		f.VM.Status.Migration.Convergence = vmv1alpha1.MigrationForced
+	}), report.Healthy, report.VirtualMachineMigrating},
+	"running-vm-migration-timed-out":      {all(runningVM, migration(vmv1alpha1.MigrationFailed, "TimedOut", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
 	"running-vm-target-slow":              {all(runningVM, migration(vmv1alpha1.MigrationPreparing, "", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
 	"running-vm-migration-failed":         {all(runningVM, migration(vmv1alpha1.MigrationFailed, "CopyFailed", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},
 	"running-vm-no-capacity":              {all(runningVM, migration(vmv1alpha1.MigrationFailed, "Unschedulable", 2*time.Minute)), report.Healthy, report.VirtualMachineMigrating},

@@ -17,8 +17,11 @@ import (
 var (
 	vmMoves     = newStatement(report.VirtualMachineMigrating, "its VM is migrating from host {from} to {to}{progress}; the guest keeps running", "")
 	vmMovesSlow = newStatement(report.VirtualMachineMigrating, "its VM is still migrating from host {from} to {to}{progress}; the guest keeps running",
-		"The migration cannot complete if the guest writes faster than the network transfers: raise --vm-migration-bandwidth if it is set, or cancel the migration: millwright vm migrate -n {vm namespace} {vm} --cancel")
-	vmTargetSlow = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and the target hypervisor has not reported yet",
+		"To cancel the migration: millwright vm migrate -n {vm namespace} {vm} --cancel")
+	vmMovesNever = newStatement(report.VirtualMachineMigrating, "its VM is migrating from host {from} to {to}{progress}, but the guest writes memory faster than it is copied",
+		"If this continues, spec.migration.completionTimeoutPolicy of the VM applies: Pause stops the guest for the last part of the copy, Cancel leaves it on its host. A higher spec.migration.bandwidth or downtimeLimitMilliseconds helps the next migration: kubectl -n {vm namespace} edit {virtualmachines} {vm}")
+	vmMovesForced = newStatement(report.VirtualMachineMigrating, "its VM is migrating from host {from} to {to}{progress}, and the guest will be stopped for the last part of the copy because the time for it is running out", "")
+	vmTargetSlow  = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and the target hypervisor has not reported yet",
 		"Check the target pod: kubectl -n {vm namespace} describe pod {pod}")
 	vmMovesNext = newStatement(report.VirtualMachineMigrating, "its VM is to leave host {from}, and is waiting for its turn or for the VM controller",
 		"The number of concurrent migrations per host is limited (--vm-migrations-per-host). To see other VMs: millwright vm list -A -o wide")
@@ -31,6 +34,7 @@ var adviceOnMigration = map[string]string{
 	"TargetEnded":                  "Check the events of the VM: kubectl -n {vm namespace} describe {virtualmachines} {vm}",
 	"TargetNotReady":               "Check that pods start on other hosts and can reach the VM controller",
 	"Refused":                      "Change the field of the VM that the message names: kubectl -n {vm namespace} edit {virtualmachines} {vm}",
+	"TimedOut":                     "Change spec.migration of the VM as the message suggests, and retry: kubectl -n {vm namespace} edit {virtualmachines} {vm}",
 	"CopyFailed":                   "Check that the hosts can reach each other, and that the target's volume has free space",
 }
 
@@ -74,6 +78,10 @@ func (e *explainer) lastMigration(record *vmv1alpha1.VirtualMachineMigration) {
 		e.Advise(adviceOnMigration[record.Reason], "{vm namespace}", e.VM.Namespace, "{vm}", e.VM.Name)
 	case record.Phase == vmv1alpha1.MigrationPreparing && took >= targetSlow:
 		e.ofMigration(vmTargetSlow, begun)
+	case record.Convergence == vmv1alpha1.MigrationForced:
+		e.ofMigration(vmMovesForced, begun)
+	case record.Convergence == vmv1alpha1.MigrationNotConverging:
+		e.ofMigration(vmMovesNever, begun)
 	case took >= copySlow:
 		e.ofMigration(vmMovesSlow, begun)
 	default:

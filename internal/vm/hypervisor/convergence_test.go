@@ -16,9 +16,9 @@ const (
 )
 
 // diverging limits migrations so that the copy never converges: in the permitted downtime, less than one page can be
-// sent, and the guest always writes more.
+// sent, and while a page is sent, an eager guest writes others.
 func diverging(timeout time.Duration, policy vmpb.MigrationLimits_TimeoutPolicy) *vmpb.MigrationLimits {
-	limits := &vmpb.MigrationLimits{Bandwidth: 1 << 20, Downtime: durationpb.New(time.Millisecond), NoAutoConverge: true, TimeoutPolicy: policy}
+	limits := &vmpb.MigrationLimits{Bandwidth: 512 << 10, Downtime: durationpb.New(time.Millisecond), NoAutoConverge: true, TimeoutPolicy: policy}
 	if timeout > 0 {
 		limits.CompletionTimeout = durationpb.New(timeout)
 	}
@@ -30,7 +30,7 @@ func diverging(timeout time.Duration, policy vmpb.MigrationLimits_TimeoutPolicy)
 func newDiverging(t *testing.T, limits *vmpb.MigrationLimits) (h *testCluster, source *member, here *counting, target *member) {
 	t.Helper()
 	h = newTestCluster(t)
-	h.shared, h.limits = true, limits
+	h.shared, h.eager, h.limits = true, true, limits
 	source = h.source()
 	here = source.counts()
 	here.numbers(10)
@@ -76,7 +76,7 @@ func TestMigration_ForcedAfterTimeout(t *testing.T) {
 		limits *vmpb.MigrationLimits
 		signal bool
 	}{
-		"on request":                              {diverging(5*time.Second, vmpb.MigrationLimits_TIMEOUT_POLICY_PAUSE), false},
+		"on request":                              {diverging(10*time.Second, vmpb.MigrationLimits_TIMEOUT_POLICY_PAUSE), false},
 		"after SIGTERM, without a timeout":        {diverging(0, vmpb.MigrationLimits_TIMEOUT_POLICY_PAUSE), true},
 		"after SIGTERM, with a long timeout":      {diverging(forever, vmpb.MigrationLimits_TIMEOUT_POLICY_PAUSE), true},
 		"after SIGTERM, although it would cancel": {diverging(time.Second, vmpb.MigrationLimits_TIMEOUT_POLICY_CANCEL), true},
@@ -105,7 +105,7 @@ func TestMigration_ForcedAfterTimeout(t *testing.T) {
 func TestMigration_CancelledAfterTimeout(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	h, source, here, target := newDiverging(t, diverging(10*time.Second, vmpb.MigrationLimits_TIMEOUT_POLICY_CANCEL))
+	h, source, here, target := newDiverging(t, diverging(20*time.Second, vmpb.MigrationLimits_TIMEOUT_POLICY_CANCEL))
 	h.controller.Change(func(a *authority) { a.migrate = true })
 	report := h.awaitPhase(failed)
 	if !report.GetMigration().GetTimedOut() {

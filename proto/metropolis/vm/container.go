@@ -42,8 +42,9 @@ const (
 	// connect to, at the gateway's address, separated by commas. If empty, guests may not connect to any port.
 	EnvHostPorts = "MILLWRIGHT_VM_HOST_PORTS"
 	// EnvMigrationBandwidth is the environment variable with the maximum rate, in bytes per second, at which the
-	// process sends memory, and at which it sends the disk, when the VM migrates to another host. If empty, QEMU's
-	// default limits the memory, and the disk is not limited.
+	// process sends memory, and at which it sends the disk, when the VM migrates to another host. The
+	// controller can set another limit with the target. If empty, QEMU's default limits the memory, and the disk is not
+	// limited.
 	EnvMigrationBandwidth = "MILLWRIGHT_VM_MIGRATION_BANDWIDTH"
 	// EnvImages is the environment variable with the directory below which file URLs of images and boot files may
 	// name files. The operator of the host sets it, never the author of a VM. If empty, file URLs are not allowed.

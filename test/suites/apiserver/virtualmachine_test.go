@@ -78,6 +78,10 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 		Mode:            vmv1alpha1.ModePause,
 		LeaseMode:       vmv1alpha1.LeaseFullLeases,
 
+		Migration: &vmv1alpha1.MigrationSettings{
+			Bandwidth: ptr.To(resource.MustParse("100Mi")), DowntimeLimitMilliseconds: 500, AllowAutoConverge: ptr.To(false),
+			CompletionTimeoutSecondsPerGiB: 60, CompletionTimeoutPolicy: vmv1alpha1.CompletionTimeoutCancel,
+		},
 		LeaseDurationSeconds: 30, TerminationGracePeriodSeconds: 120,
 		UUID:     uuid,
 		UserData: &vmv1alpha1.UserData{SecretRef: vmv1alpha1.SecretKeyReference{Name: "pool", Key: "cloud-init"}},
@@ -186,10 +190,20 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 		"a short lease":               {change: func(s *spec) { s.LeaseDurationSeconds = 5 }, field: "spec.leaseDurationSeconds"},
 		"no time to shut down":        {change: func(s *spec) { s.TerminationGracePeriodSeconds = -1 }, field: "spec.terminationGracePeriodSeconds"},
 		"hours to shut down":          {change: func(s *spec) { s.TerminationGracePeriodSeconds = 3601 }, field: "spec.terminationGracePeriodSeconds"},
-		"a long lease":                {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
-		"unknown lease mode":          {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
-		"unknown migrate strategy":    {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
-		"user data of no Secret":      {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},
+		"slow migrations": {change: func(s *spec) {
+			s.Migration = &vmv1alpha1.MigrationSettings{Bandwidth: ptr.To(resource.MustParse("64Ki")), DowntimeLimitMilliseconds: 20000, CompletionTimeoutSecondsPerGiB: 3600}
+		}},
+		"migrations at 1 byte/s": {change: func(s *spec) { s.Migration = &vmv1alpha1.MigrationSettings{Bandwidth: ptr.To(resource.MustParse("1"))} }, field: "spec.migration.bandwidth"},
+		"migrations at 2 TiB/s": {change: func(s *spec) {
+			s.Migration = &vmv1alpha1.MigrationSettings{Bandwidth: ptr.To(resource.MustParse("2Ti"))}
+		}, field: "spec.migration.bandwidth"},
+		"a long downtime":          {change: func(s *spec) { s.Migration = &vmv1alpha1.MigrationSettings{DowntimeLimitMilliseconds: 20001} }, field: "spec.migration.downtimeLimitMilliseconds"},
+		"a negative timeout":       {change: func(s *spec) { s.Migration = &vmv1alpha1.MigrationSettings{CompletionTimeoutSecondsPerGiB: -1} }, field: "spec.migration.completionTimeoutSecondsPerGiB"},
+		"unknown timeout policy":   {change: func(s *spec) { s.Migration = &vmv1alpha1.MigrationSettings{CompletionTimeoutPolicy: "Stop"} }, field: "spec.migration.completionTimeoutPolicy"},
+		"a long lease":             {change: func(s *spec) { s.LeaseDurationSeconds = 601 }, field: "spec.leaseDurationSeconds"},
+		"unknown lease mode":       {change: func(s *spec) { s.LeaseMode = "None" }, field: "spec.leaseMode"},
+		"unknown migrate strategy": {change: func(s *spec) { s.MigrateStrategy = "Warm" }, field: "spec.migrateStrategy"},
+		"user data of no Secret":   {change: func(s *spec) { s.UserData = &vmv1alpha1.UserData{} }, field: "spec.userData.secretRef.name"},
 		"permitted fields of a claim": {change: claim(func(c *corev1.PersistentVolumeClaimSpec) {
 			c.StorageClassName, c.VolumeMode, c.AccessModes = ptr.To("fast"), ptr.To(corev1.PersistentVolumeBlock), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 		})},

@@ -44,6 +44,10 @@ type VirtualMachineMigrationApplyConfiguration struct {
 	DoneBytes *int64 `json:"doneBytes,omitempty"`
 	// TotalBytes is how many bytes there are to copy, as far as known. 0 means unknown.
 	TotalBytes *int64 `json:"totalBytes,omitempty"`
+	// Convergence is "NotConverging" after the guest wrote memory faster than it was copied, and "Forced" after the
+	// hypervisor began to stop the guest for the last part of the copy without regard to the downtime limit. It is
+	// empty if neither has happened.
+	Convergence *vmv1alpha1.MigrationConvergence `json:"convergence,omitempty"`
 	// StartTime is when the target was reserved.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// EndTime is when the migration failed, or when the VM controller observed that the target runs the guest.
@@ -159,6 +163,14 @@ func (b *VirtualMachineMigrationApplyConfiguration) WithDoneBytes(value int64) *
 // If called multiple times, the TotalBytes field is set to the value of the last call.
 func (b *VirtualMachineMigrationApplyConfiguration) WithTotalBytes(value int64) *VirtualMachineMigrationApplyConfiguration {
 	b.TotalBytes = &value
+	return b
+}
+
+// WithConvergence sets the Convergence field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Convergence field is set to the value of the last call.
+func (b *VirtualMachineMigrationApplyConfiguration) WithConvergence(value vmv1alpha1.MigrationConvergence) *VirtualMachineMigrationApplyConfiguration {
+	b.Convergence = &value
 	return b
 }
 

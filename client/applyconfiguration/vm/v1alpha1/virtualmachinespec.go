@@ -12,7 +12,7 @@ import (
 // with apply.
 //
 // VirtualMachineSpec is the desired state of a VM. Changes of mode and migrateStrategy take effect immediately,
-// other changes when the VM's next hypervisor starts.
+// changes of migration with the next live migration, and other changes when the VM's next hypervisor starts.
 type VirtualMachineSpecApplyConfiguration struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
 	// from the disk as the storage provides it.
@@ -57,6 +57,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// MigrateStrategy determines how the VM leaves a host: "Live" moves the running guest; "Cold" shuts the
 	// guest down and starts it on another host.
 	MigrateStrategy *vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
+	// Migration limits what a live migration may cost the guest and the network, and determines what happens if it
+	// does not converge. Changes apply to the next live migration. Unset fields default to the VM controller's
+	// settings.
+	Migration *MigrationSettingsApplyConfiguration `json:"migration,omitempty"`
 	// TerminationGracePeriodSeconds is how long the guest may take to shut down, when the VM is deleted or leaves its
 	// host with migrateStrategy Cold, before it is terminated. A longer time applies when the VM's next hypervisor
 	// starts. Defaults to 20.
@@ -229,6 +233,14 @@ func (b *VirtualMachineSpecApplyConfiguration) WithAntiAffinity(value *AntiAffin
 // If called multiple times, the MigrateStrategy field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithMigrateStrategy(value vmv1alpha1.MigrateStrategy) *VirtualMachineSpecApplyConfiguration {
 	b.MigrateStrategy = &value
+	return b
+}
+
+// WithMigration sets the Migration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Migration field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithMigration(value *MigrationSettingsApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	b.Migration = value
 	return b
 }
 

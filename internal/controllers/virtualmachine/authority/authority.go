@@ -65,6 +65,8 @@ type Registry struct {
 	Clock clock.PassiveClock
 	// MigrationsPerHost limits concurrent migrations per host. 0, the default, means no limit.
 	MigrationsPerHost int
+	// Migration configures live migrations. The zero value selects the defaults.
+	Migration podspec.Migration
 
 	slots               slots
 	locks, renewalLocks keyedLocks

@@ -511,7 +511,7 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 				if is == nil || is.Phase != v1alpha1.MigrationPreparing || is.TargetPodName != got.Pod || got.Pod == "vm-2" || got.Pause != 0 || got.Refusal != "" {
 					t.Errorf("got %+v, and %+v is stored", got, is)
 				}
-			case got.Pod != test.target || (got.Refusal != "") != test.refused || got.Pause != test.pause || gocmp.Diff(before, is) != "":
+			case got.Pod != test.target || (got.Limits != nil) != (test.target != "") || (got.Refusal != "") != test.refused || got.Pause != test.pause || gocmp.Diff(before, is) != "":
 				t.Errorf("got %+v, and %+v is stored", got, is)
 			}
 		})

@@ -34,6 +34,8 @@ type Target struct {
 	Pause time.Duration
 	// Refusal is the reason why there will be no target; empty if there is one, or may be one later.
 	Refusal string
+	// Limits are the limits of the migration; nil if there is no target.
+	Limits *vmpb.MigrationLimits
 }
 
 // EnsureTarget returns the target of the migration from us, and reserves one if there is none. report is the last
@@ -94,7 +96,7 @@ func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Po
 	case order.Node != "" && order.Node == source.Spec.NodeName:
 		return Target{Refusal: fmt.Sprintf("the virtual machine is already on node %s", order.Node)}
 	case migration.UnderWay(&vm.Status):
-		return Target{Pod: record.TargetPodName}
+		return Target{Pod: record.TargetPodName, Limits: podspec.MigrationLimits(vm, source, report, r.Migration)}
 	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
 		return Target{}
 	}

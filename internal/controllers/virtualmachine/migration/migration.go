@@ -36,6 +36,8 @@ const (
 	ReasonSourceEnded = "SourceEnded"
 	// ReasonCopyFailed means that the source gave up the migration.
 	ReasonCopyFailed = "CopyFailed"
+	// ReasonTimedOut means that the copy did not complete within its timeout.
+	ReasonTimedOut = "TimedOut"
 	// ReasonRefused means that the VM may not have another Pod with its current spec.
 	ReasonRefused = "Refused"
 	// ReasonCancelled means that the user withdrew the request for the migration.
@@ -203,9 +205,20 @@ func Describe(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	case v1alpha1.MigrationFailed:
 		condition.Reason, condition.Message = record.Reason, record.Message
 	default:
-		condition.Status, condition.Message = metav1.ConditionTrue, "Migrating to pod "+record.TargetPodName+"."
+		condition.Status, condition.Message = metav1.ConditionTrue, "Migrating to pod "+record.TargetPodName+convergence(record)+"."
 	}
 	meta.SetStatusCondition(&status.Conditions, condition)
+}
+
+// convergence explains in a condition why the copy of a running migration takes long, and what happens next.
+func convergence(record *v1alpha1.VirtualMachineMigration) string {
+	switch record.Convergence {
+	case v1alpha1.MigrationNotConverging:
+		return "; the guest writes memory faster than it is copied, and spec.migration.completionTimeoutPolicy applies if this continues"
+	case v1alpha1.MigrationForced:
+		return "; the guest will be stopped for the last part of the copy, without regard to the downtime limit"
+	}
+	return ""
 }
 
 // progressSteps is the number of steps in which the copied bytes are stored. Each step is one write.
@@ -240,6 +253,12 @@ func recordCopied(record *v1alpha1.VirtualMachineMigration, reported *vmpb.Repor
 		return
 	}
 	record.Phase = v1alpha1.MigrationCopying
+	switch {
+	case reported.GetConvergence() == vmpb.ReportStateRequest_Migration_CONVERGENCE_FORCED:
+		record.Convergence = v1alpha1.MigrationForced
+	case reported.GetConvergence() == vmpb.ReportStateRequest_Migration_CONVERGENCE_FAILING && record.Convergence == "":
+		record.Convergence = v1alpha1.MigrationNotConverging
+	}
 	done, total := max(0, int64(reported.GetDoneBytes())), max(0, int64(reported.GetTotalBytes()))
 	if total > 0 && (record.TotalBytes == 0 || done-record.DoneBytes >= total/progressSteps) {
 		record.DoneBytes, record.TotalBytes = done, total
@@ -312,7 +331,7 @@ func failure(f Facts) Decision {
 	noCapacity, unschedulable := unschedulable(f.Target)
 	switch {
 	case f.Report.GetPhase() == vmpb.ReportStateRequest_Migration_PHASE_FAILED && f.Report.GetTargetPod() == record.TargetPodName:
-		return Decision{Failure: gaveUp(f), Message: f.Report.GetMessage()}
+		return gaveUp(f)
 	case record.TargetPodUID != "" && (f.Target == nil || f.Target.UID != record.TargetPodUID):
 		return Decision{Failure: ReasonTargetEnded, Message: "The target's pod was deleted."}
 	case f.Target != nil && podstate.Finished(f.Target):
@@ -334,12 +353,20 @@ func unschedulable(pod *corev1.Pod) (message string, is bool) {
 	return podstate.Unschedulable(pod)
 }
 
-// gaveUp returns the reason why a source gave up: the VM no longer has to leave its host, or the copy failed.
-func gaveUp(f Facts) string {
-	if !f.Ordered && f.Source != nil && f.Source.DeletionTimestamp.IsZero() {
-		return ReasonCancelled
+// timedOutAdvice follows the message of a source that gave up because of ReasonTimedOut.
+const timedOutAdvice = "; raise spec.migration.bandwidth or completionTimeoutSecondsPerGiB, or set completionTimeoutPolicy to Pause, and retry"
+
+// gaveUp returns why a source gave up: the copy did not complete in time, the VM no longer has to leave its host, or
+// the copy failed.
+func gaveUp(f Facts) Decision {
+	message := f.Report.GetMessage()
+	switch {
+	case f.Report.GetTimedOut():
+		return Decision{Failure: ReasonTimedOut, Message: message + timedOutAdvice}
+	case !f.Ordered && f.Source != nil && f.Source.DeletionTimestamp.IsZero():
+		return Decision{Failure: ReasonCancelled, Message: message}
 	}
-	return ReasonCopyFailed
+	return Decision{Failure: ReasonCopyFailed, Message: message}
 }
 
 func (f Facts) expired(limit time.Duration) bool {
@@ -357,7 +384,7 @@ func (f Facts) remaining(limit time.Duration) time.Duration {
 
 // Final reports whether a requested migration is not retried after a failure.
 func Final(record *v1alpha1.VirtualMachineMigration, reason string) bool {
-	return reason == ReasonUnschedulable || reason == ReasonRefused || record.Failures+1 >= MaxFailures
+	return reason == ReasonUnschedulable || reason == ReasonRefused || reason == ReasonTimedOut || record.Failures+1 >= MaxFailures
 }
 
 // InUse reports whether a claim belongs to a disk of the VM.

@@ -102,6 +102,8 @@ type Migration struct {
 	// Bandwidth limits the copying of memory and the copying of disks, each, in bytes per second. If 0, QEMU's
 	// default applies to memory, and disks are not limited.
 	Bandwidth uint64
+	// MigrationDefaults apply to VMs that set no others.
+	MigrationDefaults
 }
 
 // DefaultMigrationTime is the default of Migration.Time.

@@ -99,7 +99,7 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 	}
 	return &vmpb.EnsureMigrationTargetResponse{
 		Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
-		TargetEndpoint: incoming.GetEndpoint(), TargetPod: target.Pod,
+		TargetEndpoint: incoming.GetEndpoint(), TargetPod: target.Pod, Limits: target.Limits,
 	}, 0, nil
 }
 
