@@ -140,6 +140,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.DiskSizeApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("InitialImage"):
 		return &applyconfigurationvmv1alpha1.InitialImageApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("IPPoolReference"):
+		return &applyconfigurationvmv1alpha1.IPPoolReferenceApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("KernelBoot"):
 		return &applyconfigurationvmv1alpha1.KernelBootApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("MigrationSettings"):

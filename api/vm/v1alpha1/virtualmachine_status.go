@@ -349,6 +349,10 @@ const (
 	// claims of its disks. See AnnotationUID.
 	ReasonAwaitingRestore = "AwaitingRestore"
 
+	// ReasonAddressPoolExhausted is the reason of ConditionReady while a VM is not started because an IP address pool of
+	// spec.addressesFromPools has no free address.
+	ReasonAddressPoolExhausted = "AddressPoolExhausted"
+
 	// ReasonLeaseCapacity is the reason of ConditionReady while a VM with LeaseFullLeases is not started because the
 	// leases of all VMs together would need more renewals than the VM controller has capacity for.
 	ReasonLeaseCapacity = "LeaseCapacityExceeded"

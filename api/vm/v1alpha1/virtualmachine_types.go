@@ -56,6 +56,7 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.firmware) && self.firmware == 'UEFI') == (has(oldSelf.firmware) && oldSelf.firmware == 'UEFI')",message="firmware cannot be changed",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="!has(self.firmware) || self.firmware != 'UEFI' || !has(self.kernelBoot)",message="firmware UEFI cannot be combined with kernelBoot, which boots without firmware",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.ports)",message="readinessProbe needs ports"
+// +kubebuilder:validation:XValidation:rule="!has(self.addressesFromPools) || size(self.addressesFromPools) == 0 || !has(self.vmIPs) || size(self.vmIPs) == 0",message="addressesFromPools cannot be combined with vmIPs",fieldPath=".addressesFromPools"
 type VirtualMachineSpec struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
 	// from the disk as the storage provides it.
@@ -100,6 +101,14 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	VMIPs []string `json:"vmIPs,omitempty"`
+	// AddressesFromPools are the IP address pools from which the guest gets its addresses, one pool for each IP version.
+	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM's next hypervisor starts.
+	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="each pool can be listed only once"
+	// +listType=atomic
+	// +optional
+	AddressesFromPools []IPPoolReference `json:"addressesFromPools,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
@@ -406,7 +415,7 @@ const (
 	AnnotationController = "vm.metropolis.monogon.dev/controller"
 
 	// AnnotationAddresses holds the addresses of a VirtualMachine without spec.vmIPs, separated by commas. It
-	// is written once, before the first Pod is created.
+	// is written before the first Pod is created, and again only if spec.addressesFromPools gives other addresses.
 	AnnotationAddresses = "vm.metropolis.monogon.dev/addresses"
 
 	// AnnotationRotateAuthority, on the Secret of the VM controller's certificate authority, requests that the

@@ -1990,6 +1990,22 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         map:
           fields:
+          - name: addressesFromPools
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: apiGroup
+                      type:
+                        scalar: string
+                    - name: kind
+                      type:
+                        scalar: string
+                    - name: name
+                      type:
+                        scalar: string
+                elementRelationship: atomic
           - name: antiAffinity
             type:
               map:

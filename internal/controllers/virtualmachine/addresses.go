@@ -23,16 +23,24 @@ import (
 type addresses struct {
 	*cluster
 	allocator *ipam.Allocator
+	claims    *addressClaims
 }
 
 // assign ensures that the VM has addresses that no other VM has.
 func (a *addresses) assign(ctx context.Context, s *scope) flow.Result {
+	given, missing, err := a.claims.given(ctx, s)
+	if err != nil {
+		return flow.Fail(err)
+	}
+	if missing != nil {
+		return s.missing(missing)
+	}
 	has := ipam.Of(s.vm)
-	if len(has) > 0 && slices.Equal(has, s.vm.Status.Addresses) {
+	if len(has) > 0 && slices.Equal(has, s.vm.Status.Addresses) && (len(given) == 0 || slices.Equal(has, ipam.TextsOf(given))) {
 		s.addresses = has
 		return flow.Continue() // an earlier pass checked them
 	}
-	addresses, err := a.allocator.Allocate(s.vm, a.holders(ctx))
+	addresses, err := a.allocator.Allocate(s.vm, a.holders(ctx), given...)
 	if unavailable, is := errors.AsType[*ipam.UnavailableError](err); is {
 		return s.blocked(causef(reasonAddress, "%v", unavailable))
 	}

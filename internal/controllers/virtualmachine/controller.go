@@ -13,7 +13,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -153,7 +155,7 @@ func New(opts Options) *Controller {
 	c := &Controller{
 		opts: opts, cluster: shared, leader: &leadership{clock: opts.Clock, startedAt: opts.Clock.Now()}, calls: tasks.New(diskCalls),
 		pods:      &hypervisorPods{shared, opts.OneMachine},
-		addresses: &addresses{shared, ipam.New(opts.Networks)},
+		addresses: &addresses{shared, ipam.New(opts.Networks), &addressClaims{cluster: shared}},
 		volumes:   &volumes{shared},
 		status:    &statusWriter{shared, opts.OneMachine},
 	}
@@ -255,7 +257,7 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 	if err := mgr.Add(c.calls); err != nil {
 		return fmt.Errorf("adding the runner of calls to disk servers: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	running, err := ctrl.NewControllerManagedBy(mgr).
 		Named("virtualmachine").
 		For(&v1alpha1.VirtualMachine{}).
 		Watches(&v1alpha1.VirtualMachine{}, handler.EnqueueRequestsFromMapFunc(c.addresses.requestsForRefused), builder.WithPredicates(addressesChanged())).
@@ -274,9 +276,15 @@ func (c *Controller) SetupWithManager(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.opts.Concurrency, RateLimiter: expectations.RateLimiter()}).
-		Complete(c)
+		Build(c)
 	if err != nil {
 		return fmt.Errorf("setting up the virtual machine controller: %w", err)
+	}
+	c.addresses.claims.watch = func(claims schema.GroupVersionKind) error {
+		of := &metav1.PartialObjectMetadata{}
+		of.SetGroupVersionKind(claims)
+		return running.Watch(source.Kind(mgr.GetCache(), of,
+			handler.TypedEnqueueRequestForOwner[*metav1.PartialObjectMetadata](mgr.GetScheme(), mgr.GetRESTMapper(), &v1alpha1.VirtualMachine{}, handler.OnlyControllerOwner())))
 	}
 	return nil
 }

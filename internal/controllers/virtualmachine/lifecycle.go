@@ -84,7 +84,7 @@ func (c *Controller) run(ctx context.Context, s *scope) flow.Outcome {
 }
 
 // addFinalizer adds the finalizer, the annotations with this controller and the UID and, if the VM has none, a UUID. A
-// new VM also gets its addresses with the same write. If no address is free, AssignAddresses reports that.
+// new VM without pools also gets its addresses with the same write. If no address is free, AssignAddresses reports that.
 func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	before := s.vm.DeepCopy()
 	isNew := controllerutil.AddFinalizer(s.vm, v1alpha1.Finalizer)
@@ -95,7 +95,7 @@ func (c *Controller) addFinalizer(ctx context.Context, s *scope) flow.Result {
 	if s.vm.Spec.UUID == "" {
 		s.vm.Spec.UUID = string(uuid.NewUUID())
 	}
-	if isNew && len(ipam.Of(s.vm)) == 0 && invalid(s.vm, c.cluster.settings()) == nil {
+	if isNew && len(ipam.Of(s.vm)) == 0 && len(s.vm.Spec.AddressesFromPools) == 0 && invalid(s.vm, c.cluster.settings()) == nil {
 		if addresses, err := c.addresses.allocator.Allocate(s.vm, c.addresses.holders(ctx)); err == nil {
 			annotateAddresses(s.vm, addresses)
 		}

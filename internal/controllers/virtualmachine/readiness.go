@@ -36,6 +36,7 @@ const (
 	reasonUnsupported     = "Unsupported"
 	reasonInvalid         = "InvalidSpec"
 	reasonAddress         = "AddressUnavailable"
+	reasonAddressPending  = "AddressPending"
 	reasonUserDataMissing = "UserDataMissing"
 	reasonClaimTaken      = "VolumeClaimTaken"
 	reasonVolumePending   = "VolumePending"

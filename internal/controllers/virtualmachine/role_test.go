@@ -15,7 +15,17 @@ import (
 // grants all permissions that are needed, because the controller runs with it.
 func TestRole_GrantsUsedPermissionsOnly(t *testing.T) {
 	t.Parallel()
-	w := newTestEnv(t)
+	w := newPoolEnv(t)
+	w.createPool("pool", "10.77.204.9")
+	w.declare("in-pool", inPool("pool"))
+	w.awaitClaim("in-pool", "pool")
+	w.provide()
+	w.awaitPod("in-pool", "")
+	w.declare("in-global-pool", func(vm *v1alpha1.VirtualMachine) {
+		inPool("pool")(vm)
+		vm.Spec.AddressesFromPools[0].Kind = "GlobalInClusterIPPool"
+	})
+	w.awaitReady("in-global-pool", reasonAddress)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "boot"}, Data: map[string][]byte{"x": []byte("1")}}
 	w.must(w.client.Create(t.Context(), secret))
 	w.declare("a", func(vm *v1alpha1.VirtualMachine) {

@@ -123,5 +123,5 @@ var warnings = []string{v1alpha1.ReasonUnschedulable, v1alpha1.ReasonImagePullFa
 // transient reports whether a reason is expected for a VM without a Pod.
 func transient(reason string) bool {
 	return slices.Contains(reasonsOfStop, reason) ||
-		reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == v1alpha1.ReasonDiskServerStarting
+		reason == reasonCreating || reason == reasonTerminating || reason == reasonVolumePending || reason == reasonAddressPending || reason == v1alpha1.ReasonDiskServerStarting
 }

@@ -185,6 +185,10 @@ var identities = map[string]identity{
 	}},
 	"the VM controller": {roles: []string{vmRole}, want: []string{
 		"events in everywhere: create patch",
+		"globalinclusterippools.ipam.cluster.x-k8s.io in everywhere: get",
+		"inclusterippools.ipam.cluster.x-k8s.io in everywhere: get",
+		"ipaddressclaims.ipam.cluster.x-k8s.io in everywhere: get list watch create",
+		"ipaddresses.ipam.cluster.x-k8s.io in everywhere: get",
 		"persistentvolumeclaims in everywhere: get list watch create patch delete",
 		"pods in everywhere: get list watch create patch delete",
 		"secrets in everywhere: get",

@@ -39,6 +39,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// VMIPs are the guest's addresses, at most one of each IP version. They are in CIDR notation with the full
 	// prefix length (10.0.0.5/32) or plain addresses, which mean the same.
 	VMIPs []string `json:"vmIPs,omitempty"`
+	// AddressesFromPools are the IP address pools from which the guest gets its addresses, one pool for each IP version.
+	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM's next hypervisor starts.
+	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
+	AddressesFromPools []IPPoolReferenceApplyConfiguration `json:"addressesFromPools,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
@@ -173,6 +177,19 @@ func (b *VirtualMachineSpecApplyConfiguration) WithDataDisks(values ...*DataDisk
 func (b *VirtualMachineSpecApplyConfiguration) WithVMIPs(values ...string) *VirtualMachineSpecApplyConfiguration {
 	for i := range values {
 		b.VMIPs = append(b.VMIPs, values[i])
+	}
+	return b
+}
+
+// WithAddressesFromPools adds the given value to the AddressesFromPools field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the AddressesFromPools field.
+func (b *VirtualMachineSpecApplyConfiguration) WithAddressesFromPools(values ...*IPPoolReferenceApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithAddressesFromPools")
+		}
+		b.AddressesFromPools = append(b.AddressesFromPools, *values[i])
 	}
 	return b
 }

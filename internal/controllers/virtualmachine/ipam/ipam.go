@@ -1,10 +1,12 @@
 // Package ipam allocates the addresses of VMs on the user-mode network.
 //
-// The addresses of a VM are stored in its object: in spec.vmIPs if the user chose them, otherwise in an annotation.
+// The addresses of a VM are stored in its object: in spec.vmIPs if the user chose them, otherwise in an annotation. An
+// address from a pool is also in the annotation; the pool's provider chooses it, and this package checks it.
 package ipam
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -26,6 +28,8 @@ const (
 	// reserved is the number of addresses at the start of a prefix that the network uses: its own address, an unused
 	// one, the gateway and the name server.
 	reserved = 4
+	// gateway is the offset in a prefix of the guests' gateway.
+	gateway = 2
 )
 
 // UnavailableError means that a VM cannot have the addresses that it requests. The message names the field or the
@@ -77,21 +81,40 @@ func New(networks []netip.Prefix) *Allocator {
 	return a
 }
 
-// Allocate returns the addresses of a VM: those that it already has or requests, or else the lowest free address of
-// each prefix. The error is an *UnavailableError or an error of holders.
+// Given is an address that an IP address pool gives to a VM.
+type Given struct {
+	Address netip.Addr
+	// Bits is the prefix length of the network that the pool is for.
+	Bits int
+	// Gateway of that network. The zero value means that the pool has none.
+	Gateway netip.Addr
+	// Pool and Claim name the pool and the IPAddressClaim, for messages.
+	Pool, Claim string
+}
+
+// unavailable returns an *UnavailableError whose message explains how to get another address.
+func (g Given) unavailable(format string, args ...any) error {
+	return unavailable(format+"; correct the pool, then delete IPAddressClaim %s to get another address", append(args, g.Claim)...)
+}
+
+// Allocate returns the addresses of a VM: those that pools give to it or, without pools, those that it already has or
+// requests, or else the lowest free address of each prefix. The error is an *UnavailableError or an error of holders.
 //
 // Allocate calls holders for only a few addresses, regardless of the number of VMs, unless a network has no free
 // address.
-func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, holders Holders) ([]string, error) {
+func (a *Allocator) Allocate(vm *v1alpha1.VirtualMachine, holders Holders, given ...Given) ([]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	key := client.ObjectKeyFromObject(vm)
 	search := &search{Allocator: a, vm: vm, holders: holders}
 	addresses := requested(vm)
 	var err error
-	if len(addresses) > 0 {
+	switch {
+	case len(given) > 0:
+		addresses, err = search.checkGiven(given)
+	case len(addresses) > 0:
 		err = search.check(addresses)
-	} else {
+	default:
 		addresses, err = search.lowestFree()
 	}
 	if err != nil {
@@ -195,32 +218,71 @@ func (s *search) belongsTo(address netip.Addr, other *v1alpha1.VirtualMachine) b
 			(len(other.Spec.VMIPs) == 0 || !slices.Contains(parse(s.vm.Spec.VMIPs), address) || older(other, s.vm))
 }
 
-// check returns an *UnavailableError if the VM cannot have the addresses that it requests.
+// check returns an *UnavailableError if the VM cannot have the addresses that it requests or that it was assigned.
 func (s *search) check(addresses []netip.Addr) error {
 	field := "spec.vmIPs"
 	if len(s.vm.Spec.VMIPs) == 0 {
 		field = "metadata.annotations[" + v1alpha1.AnnotationAddresses + "]"
 	}
 	for _, address := range addresses {
-		if !slices.ContainsFunc(s.networks, func(network netip.Prefix) bool { return usable(address, network) }) {
-			networks := "none"
-			if len(s.networks) > 0 {
-				networks = strings.Join(texts(s.networks), " and ")
-			}
-			return unavailable("%s: guests cannot use address %s; guest networks: %s", field, address, networks)
-		}
-		if kind := specialaddress.Kind(address); kind != "" {
-			return unavailable("%s: guests cannot use address %s: it is %s", field, address, kind)
-		}
-		holder, err := s.holder(address)
-		if err != nil {
+		if _, err := s.checkOne(field, address); err != nil {
 			return err
-		}
-		if holder != (types.NamespacedName{}) {
-			return unavailable("%s: address %s is already used by virtual machine %s", field, address, holder)
 		}
 	}
 	return nil
+}
+
+// checkGiven returns the addresses that pools give to the VM, or an *UnavailableError if the VM cannot have one of them.
+func (s *search) checkGiven(given []Given) ([]netip.Addr, error) {
+	var addresses []netip.Addr
+	for i, one := range given {
+		address := one.Address
+		for _, earlier := range given[:i] {
+			if earlier.Address.Is4() == address.Is4() {
+				return nil, unavailable("%s and %s: both give the guest an address of the same IP version, %s and %s; use one pool for each version",
+					earlier.Pool, one.Pool, earlier.Address, address)
+			}
+		}
+		network, err := s.checkOne(one.Pool, address)
+		if wrong, is := errors.AsType[*UnavailableError](err); is {
+			return nil, one.unavailable("%s", wrong)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case one.Bits != network.Bits():
+			return nil, one.unavailable("%s: address %s has the prefix length %d, but guests have that of their network %s", one.Pool, address, one.Bits, network)
+		case one.Gateway.IsValid() && one.Gateway != nth(network, gateway):
+			return nil, one.unavailable("%s: address %s has the gateway %s, but guests have the gateway %s of their network %s",
+				one.Pool, address, one.Gateway, nth(network, gateway), network)
+		}
+		addresses = append(addresses, address)
+	}
+	return addresses, nil
+}
+
+// checkOne returns the network of an address, or an *UnavailableError if the VM cannot have the address. The source is
+// the field or the pool that the address is from.
+func (s *search) checkOne(source string, address netip.Addr) (netip.Prefix, error) {
+	i := slices.IndexFunc(s.networks, func(network netip.Prefix) bool { return usable(address, network) })
+	if i < 0 {
+		networks := "none"
+		if len(s.networks) > 0 {
+			networks = strings.Join(texts(s.networks), " and ")
+		}
+		return netip.Prefix{}, unavailable("%s: guests cannot use address %s; guest networks: %s", source, address, networks)
+	}
+	if kind := specialaddress.Kind(address); kind != "" {
+		return netip.Prefix{}, unavailable("%s: guests cannot use address %s: it is %s", source, address, kind)
+	}
+	holder, err := s.holder(address)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if holder != (types.NamespacedName{}) {
+		return netip.Prefix{}, unavailable("%s: address %s is already used by virtual machine %s", source, address, holder)
+	}
+	return s.networks[i], nil
 }
 
 // lowestFree returns the lowest free address of each prefix.
@@ -258,9 +320,12 @@ func (s *search) free(network netip.Prefix, from netip.Addr) (netip.Addr, error)
 }
 
 // lowestAutomatic returns the lowest address of a prefix that VMs get automatically.
-func lowestAutomatic(network netip.Prefix) netip.Addr {
+func lowestAutomatic(network netip.Prefix) netip.Addr { return nth(network, firstAutomatic) }
+
+// nth returns the address of a prefix with an offset.
+func nth(network netip.Prefix, offset int) netip.Addr {
 	address := network.Masked().Addr()
-	for range firstAutomatic {
+	for range offset {
 		address = address.Next()
 	}
 	return address
@@ -272,6 +337,15 @@ func older(a, b *v1alpha1.VirtualMachine) bool {
 
 // Of returns the addresses that a VM has or requests, without their prefix lengths. It omits malformed addresses.
 func Of(vm *v1alpha1.VirtualMachine) []string { return texts(requested(vm)) }
+
+// TextsOf returns the addresses that pools give, without their prefix lengths.
+func TextsOf(given []Given) []string {
+	var texts []string
+	for _, one := range given {
+		texts = append(texts, one.Address.String())
+	}
+	return texts
+}
 
 // Keys returns the addresses under which a VM is indexed for Holders.
 func Keys(vm *v1alpha1.VirtualMachine) []string {

@@ -114,6 +114,45 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
+// TestAllocate_AddressesOfPools checks that a VM gets the addresses that pools give to it, instead of those that it had, unless
+// they do not fit the network or another VM has them.
+func TestAllocate_AddressesOfPools(t *testing.T) {
+	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")}
+	given := func(pool, address string, bits int, gateway string) Given {
+		is := Given{Address: netip.MustParseAddr(address), Bits: bits, Pool: "pool " + pool, Claim: "claim-of-" + pool}
+		if gateway != "" {
+			is.Gateway = netip.MustParseAddr(gateway)
+		}
+		return is
+	}
+	requesting := v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "x"}, Spec: v1alpha1.VirtualMachineSpec{VMIPs: []string{"10.0.0.9"}}}
+	for name, c := range map[string]struct {
+		given   []Given
+		want    []string
+		refused string
+	}{
+		"both IP versions":   {[]Given{given("a", "10.0.0.8", 24, "10.0.0.2"), given("b", "fd00::8", 64, "fd00::2")}, []string{"10.0.0.8", "fd00::8"}, ""},
+		"without a gateway":  {[]Given{given("a", "10.0.0.8", 24, "")}, []string{"10.0.0.8"}, ""},
+		"one IP version":     {[]Given{given("a", "10.0.0.8", 24, ""), given("b", "10.0.0.7", 24, "")}, nil, "pool a and pool b: both give the guest an address of the same IP version, 10.0.0.8 and 10.0.0.7; use one pool for each version"},
+		"another network":    {[]Given{given("a", "10.0.1.8", 24, "")}, nil, "pool a: guests cannot use address 10.0.1.8; guest networks: 10.0.0.0/24 and fd00::/64; correct the pool, then delete IPAddressClaim claim-of-a to get another address"},
+		"the gateway itself": {[]Given{given("a", "10.0.0.2", 24, "")}, nil, "pool a: guests cannot use address 10.0.0.2; guest networks: 10.0.0.0/24 and fd00::/64; correct the pool, then delete IPAddressClaim claim-of-a to get another address"},
+		"taken":              {[]Given{given("a", "10.0.0.9", 24, "")}, nil, "pool a: address 10.0.0.9 is already used by virtual machine x/b; correct the pool, then delete IPAddressClaim claim-of-a to get another address"},
+		"another prefix":     {[]Given{given("a", "10.0.0.8", 25, "")}, nil, "pool a: address 10.0.0.8 has the prefix length 25, but guests have that of their network 10.0.0.0/24; correct the pool, then delete IPAddressClaim claim-of-a to get another address"},
+		"another gateway":    {[]Given{given("a", "fd00::8", 64, "fd00::1")}, nil, "pool a: address fd00::8 has the gateway fd00::1, but guests have the gateway fd00::2 of their network fd00::/64; correct the pool, then delete IPAddressClaim claim-of-a to get another address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm := &v1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{v1alpha1.AnnotationAddresses: "10.0.0.20"}}}
+			got, err := New(networks).Allocate(vm, holders([]v1alpha1.VirtualMachine{requesting}), c.given...)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
+			}
+			if unavailable, is := errors.AsType[*UnavailableError](err); is != (c.refused != "") || is && unavailable.Error() != c.refused {
+				t.Errorf("got the error %v, want %s", err, c.refused)
+			}
+		})
+	}
+}
+
 // TestPool_ReleasedAddressesAreReused checks that an address is free again when its VM is gone or has another address, even if
 // another process has granted it, and that the lowest free address is allocated.
 func TestPool_ReleasedAddressesAreReused(t *testing.T) {

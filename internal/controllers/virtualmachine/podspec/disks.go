@@ -158,7 +158,7 @@ func Claim(vm *v1alpha1.VirtualMachine, disk string, template *v1alpha1.VolumeCl
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: vm.Namespace,
 			Labels: map[string]string{}, Annotations: claimAnnotations(template),
-			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
+			OwnerReferences: []metav1.OwnerReference{OwnerReference(vm)},
 		},
 		Spec: claimSpec(&template.Spec),
 	}
@@ -180,7 +180,7 @@ func IsRestoredClaim(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolume
 
 // Adopt makes a VM the controller of a claim.
 func Adopt(vm *v1alpha1.VirtualMachine, claim *corev1.PersistentVolumeClaim) {
-	claim.OwnerReferences = append(claim.OwnerReferences, ownerReference(vm))
+	claim.OwnerReferences = append(claim.OwnerReferences, OwnerReference(vm))
 }
 
 // InvalidDataDisks returns what is wrong with the data disks of a spec that the API server has admitted, or "" if

@@ -155,7 +155,7 @@ func basePod(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.
 			Name: of.GetPodName(), Namespace: vm.Namespace,
 			Labels:          map[string]string{v1alpha1.LabelVM: vm.Name},
 			Annotations:     map[string]string{annotationGeneration: strconv.FormatInt(vm.Generation, 10)},
-			OwnerReferences: []metav1.OwnerReference{ownerReference(vm)},
+			OwnerReferences: []metav1.OwnerReference{OwnerReference(vm)},
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,

@@ -107,6 +107,7 @@ func Outdated(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) bool {
 	return known && from != strconv.FormatInt(vm.Generation, 10)
 }
 
-func ownerReference(vm *v1alpha1.VirtualMachine) metav1.OwnerReference {
+// OwnerReference returns the reference to a VM that its own objects have.
+func OwnerReference(vm *v1alpha1.VirtualMachine) metav1.OwnerReference {
 	return *metav1.NewControllerRef(vm, v1alpha1.SchemeGroupVersion.WithKind(v1alpha1.VirtualMachineKind))
 }
