@@ -150,11 +150,15 @@ func (c call) awaitChange(ctx context.Context, vm *vmv1alpha1.VirtualMachine, ui
 	})
 }
 
-// schedulerMessage returns the last message of the scheduler about a VM.
+// schedulerMessage returns why a VM has no host: the last message of the scheduler or, if the VM has no Pod, of the VM
+// controller.
 func schedulerMessage(vm *vmv1alpha1.VirtualMachine) string {
 	scheduled := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionScheduled)
-	if scheduled == nil || scheduled.Message == "" {
-		return "the VM has no scheduling status; check that the VM controller is running"
+	if scheduled != nil && scheduled.Message != "" {
+		return scheduled.Message
 	}
-	return scheduled.Message
+	if ready := meta.FindStatusCondition(vm.Status.Conditions, vmv1alpha1.ConditionReady); ready != nil && ready.Message != "" {
+		return ready.Message // there is no Pod to schedule yet
+	}
+	return "the VM has no scheduling status; check that the VM controller is running"
 }

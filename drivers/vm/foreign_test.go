@@ -113,6 +113,7 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"same firmware":  {object{"firmware": "BIOS"}, codes.OK},
 		"kernel":         {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
 		"address":        {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
+		"pool":           {object{"addressesFromPools": []object{{"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "a"}}}, codes.AlreadyExists},
 		"failure domain": {object{"failureDomain": "a"}, codes.AlreadyExists},
 		"role":           {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/other": "1"}}, codes.AlreadyExists},
 		"another tag":    {object{"tags": object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "b"}}, codes.OK},

@@ -196,3 +196,16 @@ func TestVM_NodeNameTooLong(t *testing.T) {
 		}
 	}
 }
+
+// TestSchedulerMessage_OfVMWithoutPod checks that the error of a creation names what the VM lacks, such as an address.
+func TestSchedulerMessage_OfVMWithoutPod(t *testing.T) {
+	object, want := &vmv1alpha1.VirtualMachine{}, "InClusterIPPool vms/small has no free address"
+	object.Status.Conditions = []metav1.Condition{{Type: vmv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: vmv1alpha1.ReasonAddressPoolExhausted, Message: want}}
+	if got := schedulerMessage(object); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	object.Status.Conditions = append(object.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionScheduled, Message: "0/3 nodes are available"})
+	if got := schedulerMessage(object); got != "0/3 nodes are available" {
+		t.Errorf("got %q", got)
+	}
+}

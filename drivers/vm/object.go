@@ -42,6 +42,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			VolumeClaimTemplate: s.claimTemplate(*s.RootFsSize, s.StorageClassName),
 			DataDisks:           s.dataDisks(),
 			VMIPs:               s.Addresses,
+			AddressesFromPools:  s.AddressesFromPools,
 			FailureDomain:       s.FailureDomain,
 			MigrateStrategy:     s.MigrateStrategy,
 			Ports:               s.Ports,
@@ -88,6 +89,9 @@ func (s *providerSpec) keepUnset(want, have *vmv1alpha1.VirtualMachineSpec) {
 	}
 	if s.HostSelector == nil {
 		want.HostSelector = have.HostSelector
+	}
+	if s.AddressesFromPools == nil && len(s.Addresses) == 0 {
+		want.AddressesFromPools = have.AddressesFromPools
 	}
 	if s.AntiAffinity == nil {
 		want.AntiAffinity = have.AntiAffinity
@@ -146,6 +150,7 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 		{"firmware", cmp.Or(want.Spec.Firmware, vmv1alpha1.FirmwareBIOS), cmp.Or(vm.Spec.Firmware, vmv1alpha1.FirmwareBIOS)},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
+		{poolsField, want.Spec.AddressesFromPools, vm.Spec.AddressesFromPools},
 		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
 	})
 }

@@ -54,6 +54,8 @@ type providerSpec struct {
 	HostSelector map[string]string                   `json:"hostSelector,omitempty"`
 	AntiAffinity *antiAffinity                       `json:"antiAffinity,omitempty"`
 	Resources    *resources                          `json:"resources,omitempty"`
+
+	AddressesFromPools []vmv1alpha1.IPPoolReference `json:"addressesFromPools,omitempty"`
 }
 
 var specPath = field.NewPath("providerSpec")
@@ -395,5 +397,5 @@ func (s *providerSpec) validateAddresses() field.ErrorList {
 			errs = append(errs, field.Invalid(path, text, "must not be a second address of the same IP version"))
 		}
 	}
-	return errs
+	return append(errs, s.validatePools()...)
 }

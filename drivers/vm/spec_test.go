@@ -145,6 +145,12 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			`providerSpec.addresses[2]: Invalid value: "::ffff:10.0.0.1": must be an IP address`,
 			`providerSpec.addresses[3]: Invalid value: "fe80::1%eth0": must be an IP address`,
 			`providerSpec.addresses[4]: Invalid value: "10.0.0.2/32": must not be a second address of the same IP version`}},
+		"pools": {object{"addresses": []any{"10.0.0.1"}, "addressesFromPools": []object{{"apiGroup": "a", "kind": "-", "name": "b"}, {"kind": "B", "name": "B"}, {"apiGroup": "a", "kind": "-", "name": "b"}}}, codes.InvalidArgument, []string{
+			"providerSpec.addressesFromPools: Too many: 3: must have at most 2 items", "providerSpec.addressesFromPools: Forbidden: cannot be combined with addresses",
+			`providerSpec.addressesFromPools[0].kind: Invalid value: "-": must be the kind of a pool, such as InClusterIPPool`,
+			`providerSpec.addressesFromPools[1].apiGroup: Invalid value: "": ` + notASubdomain, `providerSpec.addressesFromPools[1].name: Invalid value: "B": ` + notASubdomain,
+			`providerSpec.addressesFromPools[2].kind: Invalid value: "-": must be the kind of a pool, such as InClusterIPPool`,
+			`providerSpec.addressesFromPools[2]: Duplicate value: "a/-/b"`}},
 		"an address's kind": {object{"addresses": []any{1}}, codes.InvalidArgument, []string{"providerSpec.addresses: unexpected number"}},
 		"failure domain": {object{"failureDomain": "a/b"}, codes.InvalidArgument, []string{
 			"providerSpec.failureDomain: Invalid value: \"a/b\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"}},
@@ -227,6 +233,10 @@ func TestDriver_MessagesAreLimited(t *testing.T) {
 		t.Errorf("%d bytes: %s", len(message), message)
 	}
 }
+
+// notASubdomain is the message about a value that is not the name of an object.
+const notASubdomain = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character " +
+	`(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`
 
 // checkProblems checks the errors of all methods for a specification.
 func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code codes.Code, want []string) {

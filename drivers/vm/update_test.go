@@ -153,6 +153,7 @@ func TestUpdateMachine_UnsetFieldsAreKept(t *testing.T) {
 			spec.HostSelector = map[string]string{"disk": "ssd"}
 			spec.AntiAffinity = &vmv1alpha1.AntiAffinity{Group: "mine", Mode: vmv1alpha1.AntiAffinityRequired}
 			spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+			spec.AddressesFromPools = []vmv1alpha1.IPPoolReference{{APIGroup: "ipam.cluster.x-k8s.io", Kind: "InClusterIPPool", Name: "mine"}}
 		},
 	} {
 		w.edit(change)
