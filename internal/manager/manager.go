@@ -41,6 +41,10 @@ import (
 // shutdown is how long controllers and tasks may take to terminate.
 const shutdown = 30 * time.Second
 
+// linger is how long a manager with a Seed caches what only drains read after the last drain. A rollout should not list all
+// Pods for each Machine.
+const linger = 5 * drain.UseInterval
+
 // Scheme returns a scheme with the kinds of Kubernetes and of Millwright.
 func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
@@ -305,6 +309,11 @@ func (a *assembly) joinTarget() error {
 			&storagev1.VolumeAttachment{}, &policyv1.PodDisruptionBudget{},
 		}
 		options.Keep, options.Index = stripTarget, drain.AddIndexes
+	}
+	// The caches of many clusters would be most of the memory of the process. A single cluster may be large, and listing all
+	// its Pods for each drain would cost more than to watch them.
+	if a.Seed != nil {
+		options.Linger = linger
 	}
 	joined, err := target.New(a.Target, options)
 	if err != nil {

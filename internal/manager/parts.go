@@ -31,12 +31,16 @@ func (a *assembly) newDrainer(waker *tasks.Waker) (*drain.Drainer, error) {
 			return classOf(ctx, a.mgr.GetClient(), machine)
 		},
 	})
-	return drain.New(drain.Options{
+	options := drain.Options{
 		Client: a.joined.Client(), Evictor: drain.NewEvictor(clients.CoreV1().RESTClient()),
 		Run: a.runner.Go, Wake: waker.Wake, Clock: clock.RealClock{},
 		Strategy: a.Drain.Strategy, DetachTimeout: a.Drain.DetachTimeout, ReattachTimeout: a.Drain.ReattachTimeout,
 		Identify: volumes.Identify,
-	}), nil
+	}
+	if a.Seed != nil {
+		options.Use = a.joined.Use // see joinTarget
+	}
+	return drain.New(options), nil
 }
 
 // classOf returns the MachineClass of a Machine, or nil if it has none or one of a legacy kind.

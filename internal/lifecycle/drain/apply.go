@@ -70,7 +70,7 @@ func (d *Drainer) note(l *drainState, op operation, err error) {
 }
 
 // DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports done when all of
-// them are being deleted, the node is gone, or nothing is attached to it.
+// them are being deleted, the node is gone, nothing is attached to it, or the cache cannot be read.
 func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool, err error) {
 	found := &corev1.Node{}
 	if err := d.Client.Get(ctx, types.NamespacedName{Name: node}, found); err != nil {
@@ -78,6 +78,9 @@ func (d *Drainer) DeleteAttachments(ctx context.Context, node string) (done bool
 	}
 	if len(found.Status.VolumesAttached) == 0 {
 		return true, nil
+	}
+	if !d.isFilled(node) {
+		return true, nil // the drain did not wait for the cache any longer
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
 	if err := d.Client.List(ctx, attachments, client.MatchingFields{AttachmentByNode: node}, client.UnsafeDisableDeepCopy); err != nil {

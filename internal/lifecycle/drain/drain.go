@@ -23,7 +23,8 @@
 //
 // Report.Wait is only for changes that happen without an event. [Events] and Options.Wake trigger all other
 // passes. The cache must have the indexes of [AddIndexes] and must be complete, because Pods that it does not
-// show count as gone. For Pods, it needs only what [StripPod] keeps. The cache may be older than the cordon.
+// show count as gone. If Options.Use is set, all kinds but Nodes are cached only while something drains, and a drain waits
+// until the cache is complete. For Pods, it needs only what [StripPod] keeps. The cache may be older than the cordon.
 // For this reason, each drain asks the API server once to confirm that the node has no Pods. The version of the
 // Node is of no use for this, because resource versions can be compared only within one kind.
 package drain
@@ -64,6 +65,10 @@ const (
 type Options struct {
 	// Client is a client of the target cluster, with a cache that has the indexes of AddIndexes. Required.
 	Client client.Client
+	// Use reports whether the cache can be read, apart from Nodes, and ensures that it can be read for longer than UseInterval.
+	// If the cache cannot be read yet, Use calls wake, unless it is nil, when it can, and problem is why, if that is known. Use
+	// must not block. If Use is nil, the cache can always be read.
+	Use func(machine types.NamespacedName, wake func()) (filled bool, problem error)
 	// Evictor evicts pods. Required.
 	Evictor Evictor
 	// Run starts a task, or returns false if it will never run. It must not block. Required.
@@ -110,10 +115,11 @@ type Interface interface {
 	// Drain runs one pass of the drain of a node. It returns an error if the cache could not be read. The Report has the
 	// problems of Pods.
 	Drain(ctx context.Context, req Request) (Report, error)
-	// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict.
+	// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict. It returns false while the cache
+	// cannot be read.
 	IsEmpty(ctx context.Context, node string) (bool, error)
 	// DeleteAttachments deletes the VolumeAttachments of a node after a forced drain. It reports whether all of them are
-	// being deleted, the node is gone, or nothing is attached to it.
+	// being deleted, the node is gone, nothing is attached to it, or the cache cannot be read.
 	DeleteAttachments(ctx context.Context, node string) (done bool, err error)
 	// Awaiting returns the Machines whose drains wait for a volume.
 	Awaiting(persistentVolume string) []types.NamespacedName
@@ -145,6 +151,9 @@ func New(opts Options) *Drainer {
 // Pods are in the Report.
 func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	l, before := d.stateOf(req)
+	if waits, ok := d.awaitCache(&req, l); !ok {
+		return waits, nil
+	}
 	f, err := d.gather(ctx, req, before)
 	if err != nil {
 		return Report{}, err
@@ -163,6 +172,7 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	case made.Done:
 		d.confirm(ctx, l, &made)
 	}
+	d.keepCache(&made)
 	return made, nil
 }
 

@@ -161,8 +161,12 @@ func (d *Drainer) podsToLeave(ctx context.Context, node string) ([]*corev1.Pod, 
 	return leaving, nil
 }
 
-// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict.
+// IsEmpty reports whether the cache shows no Pods on the node that a drain would evict. It returns false while the cache
+// cannot be read.
 func (d *Drainer) IsEmpty(ctx context.Context, node string) (bool, error) {
+	if !d.isFilled(node) {
+		return false, nil
+	}
 	pods, err := d.podsToLeave(ctx, node)
 	return len(pods) == 0, err
 }

@@ -206,7 +206,11 @@ type drainState struct {
 	returns map[string]returns
 	// cordoned is a time at which the node was known to be cordoned.
 	cordoned time.Time
-	pods     map[types.UID]*progress
+	// unfilled is since when the cache could not be read. It is zero if it can be.
+	unfilled time.Time
+	// resumed is when the drain could begin because the cache was filled late. It is zero if it was filled soon.
+	resumed time.Time
+	pods    map[types.UID]*progress
 	// shared has the volumes that several Pods of the node have used at the same time.
 	shared map[string]bool
 	// forced is when the first forced deletion was planned.

@@ -64,6 +64,8 @@ const (
 	ForReturn Cause = "return"
 	// ForCache waits for the cache to show the pod.
 	ForCache Cause = "cache"
+	// ForLists waits until the cache can be read. There is no Pod.
+	ForLists Cause = "lists"
 	// ForReattach waits for the volume Object to be attached to another node.
 	ForReattach Cause = "reattach"
 )
@@ -94,6 +96,7 @@ var awaits = map[Cause]string{
 	ForDetach:   "volume {object} of pod {pod} to be detached",
 	ForReturn:   "the next eviction of pod {pod}, which has come back",
 	ForCache:    "the cache to show pod {pod}",
+	ForLists:    "the lists of pods and volumes of the target cluster",
 	ForReattach: "volume {object} of pod {pod} to be attached to another node",
 }
 

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -72,6 +74,8 @@ type Cluster struct {
 	synced  atomic.Pointer[time.Time]
 	// ready is closed when synced is set.
 	ready chan struct{}
+	// demand caches kinds on demand. It is nil if all kinds are cached all the time.
+	demand *onDemand
 	// indexed are the existing indexes, because an index cannot be added twice.
 	indexed map[string]bool
 }
@@ -82,8 +86,11 @@ type Options struct {
 	Scheme *runtime.Scheme
 	// Resync is the resync period of the cache. Zero means the default.
 	Resync time.Duration
-	// Kinds are the kinds that are cached in addition to Nodes before the cluster is Ready.
+	// Kinds are the kinds that are cached in addition to Nodes.
 	Kinds []client.Object
+	// Linger is how long Kinds are cached after the last call of Use. Before Use, and after that time, reading them returns an
+	// error. If zero, they are cached all the time, and the cluster is Ready when they are.
+	Linger time.Duration
 	// Keep is a transform for all objects, in addition to the removal of their managed fields. Optional.
 	Keep func(object any) (any, error)
 	// NewInformer is as in cache.Options. If nil, the default is used.
@@ -108,31 +115,75 @@ func (o Options) transform() toolscache.TransformFunc {
 	}
 }
 
+// cache returns the options of a cache.
+func (o Options) cache() cache.Options {
+	made := cache.Options{DefaultTransform: o.transform(), NewInformer: o.NewInformer}
+	if o.Resync > 0 {
+		made.SyncPeriod = &o.Resync
+	}
+	return made
+}
+
 // New creates a Cluster. It sends no requests.
 func New(config *rest.Config, options Options) (*Cluster, error) {
-	made, err := cluster.New(config, func(opts *cluster.Options) {
-		opts.Scheme = options.Scheme
-		opts.Cache.DefaultTransform, opts.Cache.NewInformer = options.transform(), options.NewInformer
-		if options.Resync > 0 {
-			opts.Cache.SyncPeriod = &options.Resync
+	c := &Cluster{kinds: []client.Object{&corev1.Node{}}, clock: clock.RealClock{}, indexed: map[string]bool{}, ready: make(chan struct{})}
+	if options.Linger > 0 {
+		var err error
+		if c.demand, err = newOnDemand(options, func(failed toolscache.WatchErrorHandlerWithContext) (cache.Cache, error) {
+			made := options.cache()
+			made.Scheme, made.HTTPClient, made.Mapper = options.Scheme, c.cluster.GetHTTPClient(), c.cluster.GetRESTMapper()
+			made.DefaultWatchErrorHandler = failed
+			return cache.New(config, made)
+		}); err != nil {
+			return nil, fmt.Errorf("target cluster: %w", err)
 		}
+	} else {
+		c.kinds, c.index = append(c.kinds, options.Kinds...), options.Index
+	}
+	var err error
+	c.cluster, err = cluster.New(config, func(opts *cluster.Options) {
+		opts.Scheme, opts.Cache, opts.NewClient = options.Scheme, options.cache(), c.newClient
 		// Bootstrap tokens are rarely read, and a cache would require permission to list all Secrets.
 		opts.Client.Cache = &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("target cluster: %w", err)
 	}
-	kinds := append([]client.Object{&corev1.Node{}}, options.Kinds...)
-	return &Cluster{cluster: made, kinds: kinds, index: options.Index, clock: clock.RealClock{}, indexed: map[string]bool{}, ready: make(chan struct{})}, nil
+	return c, nil
+}
+
+// newClient implements client.NewClientFunc.
+func (c *Cluster) newClient(config *rest.Config, options client.Options) (client.Client, error) {
+	if c.demand != nil {
+		options.Cache.Reader = demandReader{options.Cache.Reader, options.Scheme, c.demand}
+	}
+	return client.New(config, options)
 }
 
 // Client implements Interface. It does not read Secrets from the cache.
 func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
 
+// Use reports whether the Kinds of the options can be read. They can be read until Linger after the last call. If they cannot
+// be read yet, wake is called when they can, unless it is nil; only the last call for a key counts. The error is the last
+// problem of filling the cache, if there was one. Use does not block.
+func (c *Cluster) Use(key types.NamespacedName, wake func()) (filled bool, problem error) {
+	if c.demand == nil {
+		return c.Ready(), nil
+	}
+	return c.demand.use(key, wake)
+}
+
 // Start fills the cache and keeps it up to date until ctx is canceled. It retries while the target does not
 // respond.
 func (c *Cluster) Start(ctx context.Context) error {
 	go c.awaitKinds(ctx)
+	if c.demand != nil {
+		defer c.demand.wait()
+		var stop context.CancelFunc
+		ctx, stop = context.WithCancel(ctx)
+		defer stop()
+		c.demand.start(ctx)
+	}
 	if err := c.cluster.Start(ctx); err != nil {
 		return fmt.Errorf("target cluster: %w", err)
 	}
@@ -198,8 +249,12 @@ func (c *Cluster) ReadySince() time.Time {
 	return time.Time{}
 }
 
-// Watch implements Interface.
+// Watch implements Interface. For Kinds that are not cached all the time, there are events only while they are cached,
+// beginning with one for each object.
 func (c *Cluster) Watch(object client.Object, events handler.EventHandler, filters ...predicate.Predicate) source.Source {
+	if name, err := apiutil.GVKForObject(object, c.cluster.GetScheme()); err == nil && c.demand.has(name) {
+		return c.demand.source(object, events, filters)
+	}
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		go func() {
 			select {

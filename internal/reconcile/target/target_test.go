@@ -35,6 +35,9 @@ type server struct {
 	open     atomic.Bool
 	requests atomic.Int32
 	secrets  atomic.Int32
+	// hidden rejects requests for Pods, podLists counts their lists, and podWatches the watches that are open.
+	hidden               atomic.Bool
+	podLists, podWatches atomic.Int32
 }
 
 func newServer(t *testing.T) *server {
@@ -47,9 +50,11 @@ func newServer(t *testing.T) *server {
 		APIResources: []metav1.APIResource{
 			{Name: "nodes", Kind: "Node", Verbs: metav1.Verbs{"get", "list", "watch"}},
 			{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: metav1.Verbs{"get", "list", "watch"}},
+			{Name: "pods", Kind: "Pod", Namespaced: true, Verbs: metav1.Verbs{"get", "list", "watch"}},
 		},
 	}))
 	mux.HandleFunc("/api/v1/nodes", serveNodes)
+	mux.HandleFunc("/api/v1/pods", s.servePods)
 	mux.HandleFunc("/api/v1/namespaces/kube-system/secrets/token", func(w http.ResponseWriter, r *http.Request) {
 		s.secrets.Add(1)
 		reply(corev1.Secret{TypeMeta: metav1.TypeMeta{Kind: "Secret", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: "token"}})(w, r)
@@ -76,15 +81,42 @@ func reply(object any) http.HandlerFunc {
 	}
 }
 
+func reject(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(code))
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Message: "rejected", Code: code})
+}
+
+// servePods responds as serveNodes. Each list has one Pod, whose name has the number of the list.
+func (s *server) servePods(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	switch {
+	case s.hidden.Load():
+		reject(w, http.StatusForbidden, metav1.StatusReasonForbidden)
+	case query.Get("sendInitialEvents") != "":
+		reject(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case query.Get("watch") != "":
+		s.podWatches.Add(1)
+		defer s.podWatches.Add(-1)
+		w.Header().Set("Content-Type", "application/json")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	default:
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("pod-%d", s.podLists.Add(1)), ResourceVersion: "7"}}
+		pod.Spec.NodeName = "node-1"
+		reply(corev1.PodList{
+			TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []corev1.Pod{pod},
+		})(w, r)
+	}
+}
+
 // serveNodes responds to lists and plain watches. It rejects watches that begin with a list, as servers without
 // that feature do.
 func serveNodes(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	switch {
 	case query.Get("sendInitialEvents") != "":
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusUnprocessableEntity)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity})
+		reject(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	case query.Get("watch") != "":
 		w.Header().Set("Content-Type", "application/json")
 		w.(http.Flusher).Flush()
