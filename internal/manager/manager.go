@@ -29,6 +29,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/controllers/nodecertificate"
 	"github.com/millwright-dev/millwright/internal/lifecycle/drain"
+	"github.com/millwright-dev/millwright/internal/lifecycle/nodes"
 	"github.com/millwright-dev/millwright/internal/lifecycle/outage"
 	"github.com/millwright-dev/millwright/internal/lifecycle/scarcity/capacity"
 	"github.com/millwright-dev/millwright/internal/manager/lazylog"
@@ -290,7 +291,9 @@ func (a *assembly) addAll() error {
 }
 
 // stripTarget removes from objects of the target cluster what no controller needs.
-func stripTarget(object any) (any, error) { return drain.StripPod(nodecertificate.Strip(object)) }
+func stripTarget(object any) (any, error) {
+	return drain.StripPod(nodecertificate.Strip(nodes.Strip(object)))
+}
 
 // joinTarget adds the target cluster, if there is one.
 func (a *assembly) joinTarget() error {

@@ -157,10 +157,14 @@ func (c *Cluster) newClient(config *rest.Config, options client.Options) (client
 	if c.demand != nil {
 		options.Cache.Reader = demandReader{options.Cache.Reader, options.Scheme, c.demand}
 	}
-	return client.New(config, options)
+	made, err := client.New(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return patching{made}, nil
 }
 
-// Client implements Interface. It does not read Secrets from the cache.
+// Client implements Interface. It does not read Secrets from the cache, and does not update Nodes and Pods.
 func (c *Cluster) Client() client.Client { return c.cluster.GetClient() }
 
 // Use reports whether the Kinds of the options can be read. They can be read until Linger after the last call. If they cannot
