@@ -66,7 +66,7 @@ type leaseNames struct {
 func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	of := leaseNames{cfg.leaseNamespace(), cfg.leases()}
 	if cfg.Seed == nil {
-		return newLockOf(cfg.Control, of, cfg.Election.RetryPeriod, runner.Idle, cfg.Log)
+		return newLockOf(cfg.Control, of, cfg.Election, runner.Idle, cfg.Log)
 	}
 	clients, err := cfg.Seed.separate(cfg.Control)
 	if err != nil {
@@ -76,21 +76,20 @@ func newLock(cfg Config, runner *tasks.Runner) (*lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLockFrom(locks, cfg.Election.RetryPeriod, runner.Idle, cfg.Log), nil
+	return newLockFrom(locks, cfg.Election, runner.Idle, cfg.Log), nil
 }
 
-// newLockOf returns a lock of leases that are renewed at an interval. They are released only while this process
-// is idle.
-func newLockOf(cluster *rest.Config, of leaseNames, interval time.Duration, idle func() bool, log logr.Logger) (*lock, error) {
+// newLockOf returns a lock of leases. They are released only while this process is idle.
+func newLockOf(cluster *rest.Config, of leaseNames, times Election, idle func() bool, log logr.Logger) (*lock, error) {
 	locks, err := locksOf(cluster, of)
 	if err != nil {
 		return nil, err
 	}
-	return newLockFrom(locks, interval, idle, log), nil
+	return newLockFrom(locks, times, idle, log), nil
 }
 
-func newLockFrom(locks []resourcelock.Interface, interval time.Duration, idle func() bool, log logr.Logger) *lock {
-	made := &lock{interval: interval, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
+func newLockFrom(locks []resourcelock.Interface, times Election, idle func() bool, log logr.Logger) *lock {
+	made := &lock{interval: times.RetryPeriod, deadline: times.RenewDeadline, idle: idle, seen: make(chan struct{}), won: make(chan struct{}), lost: make(chan struct{}), log: log.WithName("election")}
 	for _, one := range locks {
 		made.leases = append(made.leases, &lease{Interface: one})
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,9 +27,12 @@ type lock struct {
 	// interval is the time between two renewals. The elector requests renewals more often, at the interval at
 	// which a standby process checks the leases.
 	interval time.Duration
-	renewed  time.Time
-	idle     func() bool
-	log      logr.Logger
+	// deadline is how long the leases are held without a renewal.
+	deadline time.Duration
+	// renewed is when the last renewal began. It is nil if this process has not held the leases.
+	renewed atomic.Pointer[time.Time]
+	idle    func() bool
+	log     logr.Logger
 	// seen is closed when this process has read all leases or found that they do not exist.
 	seen   chan struct{}
 	seeing sync.Once
@@ -117,18 +121,19 @@ func (l *lock) logStandBy(foreign *resourcelock.LeaderElectionRecord) {
 
 // Create creates all leases.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	began := time.Now()
 	for _, part := range l.leases {
 		if err := part.create(ctx, record); err != nil {
 			return err
 		}
 	}
-	l.hold()
+	l.hold(began)
 	return nil
 }
 
-// hold records that this process holds all leases as of now.
-func (l *lock) hold() {
-	l.renewed = time.Now()
+// hold records that this process holds all leases.
+func (l *lock) hold(since time.Time) {
+	l.renewed.Store(&since)
 	if !l.begun {
 		close(l.won)
 	}
@@ -162,7 +167,8 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return errBusy
 	}
 	// The elector's pauses are a quarter of the interval, so the fourth pause may elapse slightly early.
-	if !release && l.begun && time.Since(l.renewed) < l.interval-l.interval/8 {
+	began := time.Now()
+	if renewed := l.renewed.Load(); !release && renewed != nil && began.Sub(*renewed) < l.interval-l.interval/8 {
 		return nil
 	}
 	for _, part := range l.leases {
@@ -175,7 +181,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		}
 	}
 	if !release {
-		l.hold()
+		l.hold(began)
 	}
 	return nil
 }

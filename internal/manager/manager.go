@@ -117,6 +117,8 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	leases, elects := options.LeaderElectionResourceLockInterface.(*lock)
 	if elects {
 		read, leads = leases.seen, leases.won
+		cfg.Control, cfg.Target = leases.fence(cfg.Control), leases.fence(cfg.Target)
+		a.Config, a.runner.Suspended = cfg, leases.expired
 	} else {
 		close(read)
 		close(leads)

@@ -231,7 +231,7 @@ func (cfg VMConfig) leadership() (vmLeadership, error) {
 	}
 	names := leaseNames{cfg.leaseNamespace(), []string{VMLease}}
 	// No work outlasts the leadership, because the server for hypervisors waits for their calls.
-	lock, err := newLockOf(cfg.Infrastructure, names, cfg.Election.RetryPeriod, func() bool { return true }, cfg.Log)
+	lock, err := newLockOf(cfg.Infrastructure, names, cfg.Election, func() bool { return true }, cfg.Log)
 	if err != nil {
 		return vmLeadership{}, err
 	}

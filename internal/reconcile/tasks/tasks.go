@@ -6,6 +6,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -19,6 +20,9 @@ type Runner struct {
 	// Panicked is called with the value of a panic of a task. It must not block, and must be set before the first task.
 	// If nil, a panic terminates the process.
 	Panicked func(value any)
+	// Suspended reports whether no task may begin now, because leadership may have been lost. Tasks then wait until it returns
+	// false. It must be set before the first task. Optional.
+	Suspended func() bool
 
 	slots   chan struct{}
 	started chan struct{}
@@ -97,10 +101,25 @@ func (r *Runner) run(task func(ctx context.Context)) {
 	r.mu.Lock()
 	ctx := r.ctx
 	r.mu.Unlock()
-	if ctx.Err() == nil {
+	if r.mayBegin(ctx) {
 		defer r.contain()
 		task(ctx)
 	}
+}
+
+// suspendedRetry is the interval at which a task checks whether it may begin.
+const suspendedRetry = 100 * time.Millisecond
+
+// mayBegin waits while the Runner is suspended. It reports whether this process is still the leader.
+func (r *Runner) mayBegin(ctx context.Context) bool {
+	for r.Suspended != nil && r.Suspended() {
+		select {
+		case <-time.After(suspendedRetry):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ctx.Err() == nil
 }
 
 // contain recovers from a panic of a task if that is possible.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
@@ -35,6 +36,45 @@ func TestRunner_WaitsForLeadership(t *testing.T) {
 		}
 		if runner.Go(func(context.Context) { t.Error("a task ran after leadership") }) {
 			t.Fatal("a task was accepted after leadership")
+		}
+	})
+}
+
+// TestRunner_SuspendedTasksBeginLater checks that no task begins while leadership is in doubt, that all do if it was kept, and
+// none if it was lost.
+func TestRunner_SuspendedTasksBeginLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, lose := context.WithCancel(t.Context())
+		runner := tasks.New(2)
+		var suspended atomic.Bool
+		suspended.Store(true)
+		runner.Suspended = suspended.Load
+		done := make(chan error)
+		go func() { done <- runner.Start(ctx) }()
+		var ran atomic.Int32
+		begin := func() {
+			for range 5 {
+				runner.Go(func(context.Context) { ran.Add(1) })
+			}
+			time.Sleep(time.Minute)
+		}
+		begin()
+		if ran.Load() != 0 {
+			t.Errorf("%d tasks ran while leadership was in doubt", ran.Load())
+		}
+		suspended.Store(false)
+		time.Sleep(time.Second)
+		if ran.Load() != 5 {
+			t.Errorf("%d of 5 tasks ran", ran.Load())
+		}
+		suspended.Store(true)
+		begin()
+		lose()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if ran.Load() != 5 {
+			t.Errorf("%d tasks ran after leadership was lost", ran.Load()-5)
 		}
 	})
 }
