@@ -64,7 +64,7 @@ const (
 	ForReturn Cause = "return"
 	// ForCache waits for the cache to show the pod.
 	ForCache Cause = "cache"
-	// ForLists waits until the cache can be read. There is no Pod.
+	// ForLists waits until the cache can be read. Its Waiting names no Pod.
 	ForLists Cause = "lists"
 	// ForReattach waits for the volume Object to be attached to another node.
 	ForReattach Cause = "reattach"

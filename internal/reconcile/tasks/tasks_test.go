@@ -40,8 +40,8 @@ func TestRunner_WaitsForLeadership(t *testing.T) {
 	})
 }
 
-// TestRunner_SuspendedTasksBeginLater checks that no task begins while leadership is in doubt, that all do if it was kept, and
-// none if it was lost.
+// TestRunner_SuspendedTasksBeginLater checks that no task begins while the Runner is suspended. All begin after that if
+// leadership was kept, and none if it was lost.
 func TestRunner_SuspendedTasksBeginLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, lose := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestRunner_SuspendedTasksBeginLater(t *testing.T) {
 		}
 		begin()
 		if ran.Load() != 0 {
-			t.Errorf("%d tasks ran while leadership was in doubt", ran.Load())
+			t.Errorf("%d tasks ran while the Runner was suspended", ran.Load())
 		}
 		suspended.Store(false)
 		time.Sleep(time.Second)
