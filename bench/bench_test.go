@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 // removed.
 type written struct {
 	Machines int            `json:"machines"`
+	Pools    int            `json:"pools"`
 	MemoryMB float64        `json:"memoryMB"`
 	Phases   []writtenPhase `json:"phases"`
 }
@@ -40,6 +41,9 @@ type writtenPhase struct {
 	Conflicts          int            `json:"conflicts"`
 	CPUSeconds         float64        `json:"cpuSeconds"`
 	ByRequest          map[string]int `json:"byRequest"`
+	ActedSeconds       float64        `json:"actedSeconds"`
+	Pods               int            `json:"pods"`
+	MemoryMB           float64        `json:"memoryMB"`
 }
 
 // TestRun_MeasuresAllPhases measures this project's manager with a few Machines.
@@ -88,6 +92,69 @@ func TestPods_FitOnNodes(t *testing.T) {
 	}
 	if nodes := (load{pods: pods}).otherNodes(); nodes != len(want) || len(names) != pods {
 		t.Errorf("got %d nodes and %d names", nodes, len(names))
+	}
+}
+
+// TestRun_MeasuresRestartAndUnhealthyNodes runs the other phases with several pools.
+func TestRun_MeasuresRestartAndUnhealthyNodes(t *testing.T) {
+	tier.All(t)
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	const machines = 10
+	got := measureFew(t, t.TempDir(), "--machines=10", "--pools=3", "--phases=scale-up,restart,not-ready,rolling-update,scale-down")
+	phases := map[string]writtenPhase{}
+	for _, phase := range got.Phases {
+		phases[phase.Name] = phase
+	}
+	if len(phases) != 5 {
+		t.Fatalf("got phases %+v", got.Phases)
+	}
+	started := phases[restart]
+	if started.ActedSeconds <= 0 || started.ByRequest["POST machines"] != 1 || started.Requests > budgets[restart].inAll {
+		t.Errorf("restart: got %+v", started)
+	}
+	unhealthy := phases[notReady]
+	if got := unhealthy.ByRequest["PATCH machines/status"]; got < 2*machines || got > 3*machines {
+		t.Errorf("not-ready: got %d status patches, want one for each change of %d nodes", got, machines)
+	}
+	if got := unhealthy.ByRequest["POST machines"] + unhealthy.ByRequest["DELETE machines"] + unhealthy.ByRequest["PATCH nodes/status"]; got > 0 {
+		t.Errorf("not-ready: Machines were replaced, or requests of the benchmark itself are counted: %v", unhealthy.ByRequest)
+	}
+	if got.Pools != 3 {
+		t.Errorf("got %d pools", got.Pools)
+	}
+}
+
+// TestRun_MeasuresReplacement: after the health timeout, Machines are replaced one by one.
+func TestRun_MeasuresReplacement(t *testing.T) {
+	tier.All(t)
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	got := measureFew(t, t.TempDir(), "--machines=10", "--replacements=2", "--health-timeout=1s", "--phases=scale-up,replace")
+	replaced := got.Phases[1]
+	if replaced.ByRequest["DELETE machines"] < 2 || replaced.ByRequest["DELETE machines"] > 4 {
+		t.Errorf("got %+v", replaced)
+	}
+}
+
+// TestRun_MeasuresDrain: pods are evicted within their budgets, and their volumes are moved.
+func TestRun_MeasuresDrain(t *testing.T) {
+	tier.All(t)
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	const machines, pods = 10, 20
+	got := measureFew(t, t.TempDir(), "--machines=10", "--pods-per-machine=2", "--volumes-per-machine=1", "--phases=scale-up,drain")
+	drain := got.Phases[1]
+	if drain.Pods != pods || drain.ByRequest["POST pods/eviction"] < pods || drain.ByRequest["DELETE nodes"] != machines {
+		t.Errorf("got %+v", drain)
+	}
+	for _, own := range []string{"DELETE pods", "DELETE volumeattachments", "POST volumeattachments"} {
+		if count := drain.ByRequest[own]; count > 0 {
+			t.Errorf("%d requests %s of simulated programs are counted", count, own)
+		}
 	}
 }
 
@@ -150,7 +217,7 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 
 // TestManager_ErrorContainsLogAfterExit: the error contains the last lines of the manager's log.
 func TestManager_ErrorContainsLogAfterExit(t *testing.T) {
-	p, err := startManager(managerOptions{command: "echo {namespace} {qps} is wrong; exit 3", qps: 7}, t.TempDir(), "", "here")
+	p, err := startManager(managerOptions{command: "echo {namespace} {qps} is wrong; exit 3", qps: 7}, t.TempDir(), strings.NewReplacer("{namespace}", "here"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +233,7 @@ func TestManager_ErrorContainsLogAfterExit(t *testing.T) {
 
 // TestManager_UsageIncludesChildProcesses: usage includes processes that a shell started, and stop kills them.
 func TestManager_UsageIncludesChildProcesses(t *testing.T) {
-	p, err := startManager(managerOptions{command: "sleep 1000 & sleep 1000 & echo ready; wait"}, t.TempDir(), "", "")
+	p, err := startManager(managerOptions{command: "sleep 1000 & sleep 1000 & echo ready; wait"}, t.TempDir(), strings.NewReplacer())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +248,7 @@ func TestManager_UsageIncludesChildProcesses(t *testing.T) {
 		}
 		return s.PGRP == p.PID()
 	}
-	if used, err := usageOf(members); err != nil || len(found) != 3 || used.peak < 1e5 {
+	if used, err := usageOf(members); err != nil || len(found) != 3 || used.peak < 1e5 || used.resident < 1e5 {
 		t.Errorf("found processes %v with usage %+v, error %v", found, used, err)
 	}
 	if err := p.stop(); err != nil {
@@ -237,7 +304,10 @@ func TestBudget_IsExceeded(t *testing.T) {
 }
 
 func TestParse_RejectsInvalidArguments(t *testing.T) {
-	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"}, {"--unknown"}} {
+	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"},
+		{"--pods-per-machine=0"}, {"--volumes-per-machine=11"}, {"--phases=idle"}, {"--pools=0"}, {"--pools=101"}, {"--health-timeout=0"},
+		{"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=0"}, {"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=101"},
+		{"--phases=scale-up,replace", "--health-timeout=30m"}, {"--phases=scale-up,not-ready,replace", "--health-timeout=1s"}, {"--unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse accepted %v", args)
 		}

@@ -1,9 +1,10 @@
 // Command bench measures the requests, time, CPU and memory of a machine manager.
 //
 // It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a manager as a
-// separate process, scales a MachineDeployment up, updates it, leaves it idle, and scales it down. Then it prints
-// the cost of each phase. docs/contributing/performance.md explains what is counted, and how to measure another
-// manager of the same API.
+// separate process, and runs phases: by default, it scales a MachineDeployment up, updates it, leaves it idle, and
+// scales it down. Then it prints the cost of each phase. It fails if the manager violates a bound at any moment.
+// docs/contributing/performance.md explains the phases, what is counted, and how to measure another manager of the same
+// API.
 package main
 
 import (
@@ -11,15 +12,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/millwright-dev/millwright/internal/lifecycle/timeouts"
 )
 
 func main() {
@@ -40,6 +46,8 @@ func main() {
 type options struct {
 	load    load
 	manager managerOptions
+	// phases are the names of the phases, in order.
+	phases []string
 	// dir is the directory for all files. If empty, a temporary directory is used and removed afterwards.
 	dir string
 	// json is the file for the result. If empty, no file is written.
@@ -56,11 +64,20 @@ type options struct {
 // load is the work of the manager.
 type load struct {
 	machines int
+	// pools is the number of MachineDeployments among which the Machines are divided.
+	pools int
+	// podsPerMachine is the number of pods on the node of each Machine that is drained, volumesPerMachine of which have a
+	// volume.
+	podsPerMachine, volumesPerMachine int
 	// pods is the number of pods on nodes without a Machine.
 	pods int
 	// idle is the duration of the phase without work.
 	idle               time.Duration
 	surge, unavailable string
+	// healthTimeout is the time after which the manager replaces a Machine whose node is not ready.
+	healthTimeout time.Duration
+	// replacements is the number of Machines that the phase "replace" waits for.
+	replacements int
 	// providerSpec of the classes. If empty, it consists of latency and joinDelay.
 	providerSpec       string
 	latency, joinDelay time.Duration
@@ -81,20 +98,27 @@ type managerOptions struct {
 // defaultCommand runs this project's manager without heartbeats of simulated nodes and without leader election,
 // because it might lose the lease under full load.
 const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0 --leader-elect=false" +
+	" --sim-dir {sim} --machine-health-timeout {health-timeout}" +
 	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
 
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
+	flags.StringSliceVar(&o.phases, "phases", defaultPhases, "comma-separated phases, in order: "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
+	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
+	flags.IntVar(&o.load.podsPerMachine, "pods-per-machine", 10, "number of pods on each node that the phase "+drained+" evicts")
+	flags.IntVar(&o.load.volumesPerMachine, "volumes-per-machine", 2, "number of these pods that have a volume")
 	flags.IntVar(&o.load.pods, "pods", 0, "number of pods that exist in the target cluster before the measurement, on nodes without a Machine")
 	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "duration of the phase without work")
 	flags.StringVar(&o.load.surge, "surge", "20%", "maxSurge of the rolling update")
 	flags.StringVar(&o.load.unavailable, "unavailable", "20%", "maxUnavailable of the rolling update")
+	flags.DurationVar(&o.load.healthTimeout, "health-timeout", timeouts.DefaultHealth, "time after which the manager replaces a Machine whose node is not ready; the phase "+replace+" waits for it")
+	flags.IntVar(&o.load.replacements, "replacements", 5, "number of Machines that are replaced in the phase "+replace)
 	flags.DurationVar(&o.load.latency, "latency", 0, "time that each call to the simulated provider takes")
 	flags.DurationVar(&o.load.joinDelay, "join-delay", 0, "time from a VM's creation until its node joins")
 	flags.StringVar(&o.load.providerSpec, "provider-spec", "", "providerSpec of the classes, as JSON, for a driver that does not support --latency and --join-delay")
-	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "shell command line that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free port) and {millwright} are replaced")
+	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "shell command line that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free port), {sim} (a directory), {health-timeout} and {millwright} are replaced")
 	flags.StringVar(&o.manager.millwright, "millwright", "bin/millwright", "program that replaces {millwright}")
 	flags.IntVar(&o.manager.qps, "qps", 1000, "maximum number of requests per second by the manager")
 	flags.IntVar(&o.manager.burst, "burst", 2000, "maximum burst of requests by the manager")
@@ -110,12 +134,40 @@ func (o *options) validate() error {
 	switch {
 	case o.load.machines < 1:
 		return errors.New("--machines: must be at least 1")
+	case o.load.pools < 1 || o.load.pools > o.load.machines:
+		return errors.New("--pools: must be at least 1, and each pool needs a Machine")
 	case o.load.pods < 0:
 		return errors.New("--pods: must not be negative")
 	case o.manager.qps < 1 || o.manager.burst < 1:
 		return errors.New("--qps, --burst: must be at least 1")
 	case o.load.idle < 0 || o.load.latency < 0 || o.load.joinDelay < 0 || o.timeout <= 0:
 		return errors.New("--idle, --latency, --join-delay, --timeout: must not be negative")
+	}
+	return errors.Join(checkPhases(o.phases), o.validateHealth(), o.validateDrain())
+}
+
+// validateDrain checks the settings of pods that are evicted.
+func (o *options) validateDrain() error {
+	switch {
+	case o.load.podsPerMachine < 1 || o.load.podsPerMachine > podsPerNode:
+		return fmt.Errorf("--pods-per-machine: must be between 1 and %d", podsPerNode)
+	case o.load.volumesPerMachine < 0 || o.load.volumesPerMachine > o.load.podsPerMachine:
+		return errors.New("--volumes-per-machine: must not be negative or greater than --pods-per-machine")
+	}
+	return nil
+}
+
+// validateHealth checks that Machines are replaced in the phase for it, and only there.
+func (o *options) validateHealth() error {
+	switch {
+	case o.load.healthTimeout <= 0:
+		return errors.New("--health-timeout: must be positive")
+	case slices.Contains(o.phases, replace) && o.load.healthTimeout >= o.timeout:
+		return fmt.Errorf("--health-timeout: must be less than --timeout for the phase %s", replace)
+	case slices.Contains(o.phases, replace) && slices.Contains(o.phases, notReady):
+		return fmt.Errorf("--phases: %s and %s need different values of --health-timeout; run them separately", notReady, replace)
+	case slices.Contains(o.phases, replace) && (o.load.replacements < 1 || o.load.replacements > o.load.machines):
+		return errors.New("--replacements: must be at least 1 and at most the number of Machines")
 	}
 	return nil
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -17,16 +19,85 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// The phases, in order.
+// The phases. The default ones are run in this order.
 const (
 	scaleUp       = "scale-up"
 	rollingUpdate = "rolling-update"
 	idle          = "idle"
 	scaleDown     = "scale-down"
+	restart       = "restart"
+	notReady      = "not-ready"
+	replace       = "replace"
+	drained       = "drain"
 )
+
+var defaultPhases = []string{scaleUp, rollingUpdate, idle, scaleDown}
+
+// phase is a measured part of the benchmark.
+type phase struct {
+	name string
+	// prepare is not measured. Optional.
+	prepare func(ctx context.Context) error
+	// do returns when the manager has completed its work. It is measured.
+	do func(ctx context.Context) error
+	// starts reports that do starts the manager, which prepare stopped.
+	starts bool
+	// restore is not measured. Optional.
+	restore func(ctx context.Context) error
+	// pods returns the number of pods that the manager has evicted. Optional.
+	pods func() int
+	// check returns an error if the manager must not make these requests. Optional.
+	check func(requests env.Totals) error
+	// bounds of a pool at every moment from the beginning of do to the beginning of restore.
+	bounds func(p pool) bounds
+}
+
+// kind is a phase that users can select.
+type kind struct {
+	// before and after report whether the pools have Machines before and after the phase.
+	before, after bool
+	// phase returns the phase, without its name.
+	phase func(w *setup) phase
+}
+
+var kinds = map[string]kind{
+	scaleUp:       {false, true, (*setup).scaleUp},
+	rollingUpdate: {true, true, (*setup).rollingUpdate},
+	idle:          {true, true, (*setup).idle},
+	scaleDown:     {true, false, (*setup).scaleDown},
+	restart:       {true, true, (*setup).restart},
+	notReady:      {true, true, (*setup).notReady},
+	replace:       {true, true, (*setup).replace},
+	drained:       {true, false, (*setup).drain},
+}
+
+// checkPhases returns an error if the phases cannot be run in this order.
+func checkPhases(names []string) error {
+	known := strings.Join(slices.Sorted(maps.Keys(kinds)), ", ")
+	seen, full := map[string]bool{}, false
+	for _, name := range names {
+		k, exists := kinds[name]
+		switch {
+		case !exists:
+			return fmt.Errorf("--phases: unknown phase %q; choose from %s", name, known)
+		case seen[name]:
+			return fmt.Errorf("--phases: %s is listed twice", name)
+		case k.before && !full:
+			return fmt.Errorf("--phases: %s needs Machines; list %s before it", name, scaleUp)
+		case !k.before && full:
+			return fmt.Errorf("--phases: %s needs empty pools; list it first", name)
+		}
+		seen[name], full = true, k.after
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("--phases: must not be empty; choose from %s", known)
+	}
+	return nil
+}
 
 // measure runs the manager through all phases.
 func (w *setup) measure(ctx context.Context) (*result, error) {
@@ -34,112 +105,155 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &result{Machines: w.load.machines, APIServer: found, qps: w.options.manager.qps}
-	if w.manager, err = startManager(w.options.manager, w.dir, w.cp.Kubeconfig(), namespace); err != nil {
+	r := &result{Machines: w.load.machines, Pools: len(w.pools), APIServer: found, qps: w.options.manager.qps}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	if err := w.track(ctx, fail); err != nil {
 		return nil, err
 	}
-	ctx, cancel := w.manager.alive(ctx)
-	defer cancel()
+	if err := w.start(); err != nil {
+		return nil, err
+	}
 	if err := w.begun(ctx); err != nil {
-		return nil, err
+		return nil, causeOf(ctx, err)
 	}
-	for _, phase := range w.phases() {
-		measured, err := w.phase(ctx, phase)
+	for _, name := range w.options.phases {
+		p := kinds[name].phase(w)
+		p.name = name
+		measured, err := w.phase(ctx, p)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", phase.name, err)
+			return nil, fmt.Errorf("%s: %w", name, causeOf(ctx, err))
 		}
-		measured.complete(w.load.machines, found)
 		r.Phases = append(r.Phases, measured)
+		r.MemoryMB = max(r.MemoryMB, measured.PeakMB)
 	}
-	used, err := w.managerUsage()
-	r.MemoryMB = round(float64(used.peak)/1e6, 1)
-	return r, err
+	for _, p := range r.Phases {
+		p.complete(w.load.machines, found)
+	}
+	return r, nil
 }
 
-// begun waits until the manager has observed the deployment and is idle.
-func (w *setup) begun(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager did not observe the MachineDeployment in time"))
-	defer cancel()
-	if err := w.settled(ctx, 0); err != nil {
-		return err
+// causeOf returns why ctx was canceled, which is more useful than the error of a request that was canceled with it.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	_, err := w.quiet(ctx, env.Work, env.Event)
 	return err
 }
 
-type phase struct {
-	name string
-	// do returns when the manager has completed its work.
-	do func(ctx context.Context) error
+// begun waits until the manager has observed the deployments and is idle.
+func (w *setup) begun(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, errors.New("the manager did not observe the MachineDeployments in time"))
+	defer cancel()
+	ctx, stop := w.manager.alive(ctx)
+	defer stop()
+	if err := w.settled(ctx, none); err != nil {
+		return causeOf(ctx, err)
+	}
+	_, err := w.quiet(ctx, env.Work, env.Event)
+	return causeOf(ctx, err)
 }
 
-func (w *setup) phases() []phase {
-	n := int32(w.load.machines)
-	return []phase{
-		{scaleUp, func(ctx context.Context) error { return w.change(ctx, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n), n) }},
-		{rollingUpdate, func(ctx context.Context) error {
-			return w.change(ctx, fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, secondClass), n)
-		}},
-		{idle, func(ctx context.Context) error { return pause(ctx, w.load.idle) }},
-		{scaleDown, func(ctx context.Context) error { return w.change(ctx, `{"spec":{"replicas":0}}`, 0) }},
+// updateBounds returns how many Machines a rolling update of a pool may create in addition, and how many may be
+// unavailable.
+func (w *setup) updateBounds(p pool) (surge, unavailable int) {
+	deployment := w.deployment(p)
+	deployment.Spec.Replicas = int32(p.machines)
+	up, down := rollout.Bounds(deployment)
+	return int(up), int(down)
+}
+
+func (w *setup) scaleUp() phase {
+	return phase{
+		do:     func(ctx context.Context) error { return w.scale(ctx, all) },
+		bounds: func(p pool) bounds { return bounds{most: p.machines} },
 	}
 }
 
-// change patches the deployment and waits until it has its Machines.
-func (w *setup) change(ctx context.Context, patch string, machines int32) error {
-	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool}}
-	if err := w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+func (w *setup) rollingUpdate() phase {
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, secondClass)
+	return phase{
+		do: func(ctx context.Context) error {
+			return w.change(ctx, func(pool) string { return patch }, all)
+		},
+		bounds: func(p pool) bounds {
+			surge, unavailable := w.updateBounds(p)
+			return bounds{most: p.machines + surge, least: p.machines - unavailable, leaving: p.machines}
+		},
+	}
+}
+
+func (w *setup) idle() phase {
+	return phase{
+		do:     func(ctx context.Context) error { return pause(ctx, w.load.idle) },
+		bounds: func(p pool) bounds { return bounds{most: p.machines, least: p.machines} },
+	}
+}
+
+func (w *setup) scaleDown() phase {
+	return phase{
+		do:     func(ctx context.Context) error { return w.scale(ctx, none) },
+		bounds: func(p pool) bounds { return bounds{most: p.machines, leaving: p.machines} },
+	}
+}
+
+// scale sets the replicas of all pools and waits until they have their Machines.
+func (w *setup) scale(ctx context.Context, machines func(pool) int) error {
+	return w.change(ctx, func(p pool) string { return replicas(machines(p)) }, machines)
+}
+
+// replicas returns a patch of the replicas of a deployment.
+func replicas(n int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) }
+
+// patch patches the deployment of a pool.
+func (w *setup) patch(ctx context.Context, p pool, patch string) error {
+	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	return w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// change patches all deployments and waits until they have their Machines.
+func (w *setup) change(ctx context.Context, patch func(pool) string, machines func(pool) int) error {
+	err := inParallel(ctx, len(w.pools), func(ctx context.Context, i int) error {
+		return w.patch(ctx, w.pools[i], patch(w.pools[i]))
+	})
+	if err != nil {
 		return err
 	}
-	w.countOwn("PATCH", "machinedeployments")
 	return w.settled(ctx, machines)
 }
 
-// countOwn counts a request of the benchmark itself.
-func (w *setup) countOwn(method, resource string) {
-	group := v1alpha1.SchemeGroupVersion.Group
-	if resource == "nodes" {
-		group = ""
-	}
-	w.own[env.RequestKey{Method: method, Group: group, Resource: resource, Code: http.StatusOK}]++
-}
-
-// settleInterval is the interval between two checks of the remaining objects, once the deployment reports that it
-// is complete.
+// settleInterval is the interval between two checks of the remaining objects, once the deployments report that they
+// are complete.
 const settleInterval = 50 * time.Millisecond
 
-// settled waits until the deployment has the given number of Machines, all of them available and up to date, and no
+// settled waits until each deployment has the given number of Machines, all of them available and up to date, and no
 // other Machine or Node exists. While the manager works, settled only watches.
-func (w *setup) settled(ctx context.Context, machines int32) error {
+func (w *setup) settled(ctx context.Context, machines func(pool) int) error {
 	if err := w.awaitStatus(ctx, machines); err != nil {
-		return fmt.Errorf("the MachineDeployment's status is not complete: %w", err)
+		return fmt.Errorf("the status of the MachineDeployments is not complete: %w", err)
+	}
+	err := w.tracker.await(ctx, func() bool {
+		return !slices.ContainsFunc(w.pools, func(p pool) bool {
+			n := machines(p)
+			return w.tracker.census(p) != census{existing: n, available: n}
+		})
+	})
+	if err != nil {
+		return err
 	}
 	return await(ctx, settleInterval, func() (bool, error) {
-		for _, kind := range []struct {
-			schema.GroupVersionKind
-			resource string
-			want     int
-		}{
-			{v1alpha1.SchemeGroupVersion.WithKind("Machine"), "machines", int(machines)},
-			{schema.GroupVersionKind{Version: "v1", Kind: "Node"}, "nodes", int(machines) + w.load.otherNodes()},
-		} {
-			found, err := w.count(ctx, kind.GroupVersionKind, kind.resource)
-			if err != nil || found != int64(kind.want) {
-				return false, err
-			}
-		}
-		return true, nil
+		nodes, err := w.count(ctx, schema.GroupVersionKind{Version: "v1", Kind: "Node"})
+		return nodes == int64(w.sum(machines)+w.load.otherNodes()), err
 	})
 }
 
 // count returns the number of objects without fetching them.
-func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resource string) (int64, error) {
+func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind) (int64, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := w.client.List(ctx, list, client.Limit(1)); err != nil {
 		return 0, err
 	}
-	w.countOwn("LIST", resource)
 	count := int64(len(list.Items))
 	if list.RemainingItemCount != nil {
 		count += *list.RemainingItemCount
@@ -147,26 +261,40 @@ func (w *setup) count(ctx context.Context, kind schema.GroupVersionKind, resourc
 	return count, nil
 }
 
-// awaitStatus watches the deployment until its status is complete.
-func (w *setup) awaitStatus(ctx context.Context, machines int32) error {
+// awaitStatus watches the deployments until the status of all of them is complete.
+func (w *setup) awaitStatus(ctx context.Context, machines func(pool) int) error {
 	for {
 		done, err := w.watchStatus(ctx, machines)
 		if done || err != nil {
 			return err
 		}
 		// The API server closes watches from time to time.
-		w.log("watching the deployment again")
+		w.log("watching the deployments again")
 	}
 }
 
-func (w *setup) watchStatus(ctx context.Context, machines int32) (bool, error) {
-	deployments, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{}, client.InNamespace(namespace))
+func (w *setup) watchStatus(ctx context.Context, machines func(pool) int) (bool, error) {
+	deployments, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{})
 	if err != nil {
 		return false, err
 	}
+	waiting := map[client.ObjectKey]int{}
+	for _, p := range w.pools {
+		waiting[p.ObjectKey] = machines(p)
+	}
+	done := map[client.ObjectKey]bool{}
 	_, err = watchtools.UntilWithoutRetry(ctx, deployments, func(event watch.Event) (bool, error) {
 		deployment, ok := event.Object.(*v1alpha1.MachineDeployment)
-		return ok && isDone(deployment, machines), nil
+		if !ok {
+			return false, nil
+		}
+		key := client.ObjectKeyFromObject(deployment)
+		if n, waited := waiting[key]; waited && isDone(deployment, int32(n)) {
+			done[key] = true
+		} else {
+			delete(done, key)
+		}
+		return len(done) == len(waiting), nil
 	})
 	if err != nil && ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -195,11 +323,17 @@ func (w *setup) sample(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	controlPlane, err := usageOf(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() && s.PGRP != w.manager.PID() })
+	controlPlane, err := usageOf(func(s procfs.ProcStat) bool {
+		return s.PPID == os.Getpid() && (w.manager == nil || s.PGRP != w.manager.PID())
+	})
 	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
 }
 
+// managerUsage returns the usage of the manager, which is zero if none is running.
 func (w *setup) managerUsage() (usage, error) {
+	if w.manager == nil {
+		return usage{}, nil
+	}
 	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.PID() })
 }
 
@@ -211,8 +345,48 @@ const tail = time.Second
 func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("not complete within %s", w.timeout))
 	defer cancel()
-	endProfiles := w.beginProfiles(ctx, p.name)
-	clear(w.own)
+	if p.prepare != nil {
+		if err := p.prepare(ctx); err != nil {
+			return nil, causeOf(ctx, err)
+		}
+		if _, err := w.quiet(ctx, env.Work); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.tracker.expect(p.name, w.boundsOf(p)); err != nil {
+		return nil, err
+	}
+	if !p.starts {
+		var stop context.CancelFunc
+		ctx, stop = w.manager.alive(ctx)
+		defer stop()
+	}
+	measured, err := w.measurePhase(ctx, p)
+	if err != nil {
+		return nil, causeOf(ctx, err)
+	}
+	_ = w.tracker.expect("", nil) // without bounds, it succeeds
+	if p.restore != nil {
+		if err := p.restore(ctx); err != nil {
+			return nil, causeOf(ctx, err)
+		}
+	}
+	return measured, w.checkInstances()
+}
+
+func (w *setup) boundsOf(p phase) map[client.ObjectKey]bounds {
+	all := map[client.ObjectKey]bounds{}
+	for _, of := range w.pools {
+		all[of.ObjectKey] = p.bounds(of)
+	}
+	return all
+}
+
+// measurePhase measures what the manager does while p.do runs, and until it is quiet.
+func (w *setup) measurePhase(ctx context.Context, p phase) (*phaseResult, error) {
+	endProfiles := w.beginProfiles(ctx, p)
+	w.own.reset()
+	w.acted = 0
 	before, err := w.sample(ctx)
 	if err != nil {
 		return nil, err
@@ -234,12 +408,20 @@ func (w *setup) phase(ctx context.Context, p phase) (*phaseResult, error) {
 	if err := endProfiles(); err != nil {
 		return nil, err
 	}
+	own := w.own.counts()
 	last, err := w.quiet(ctx, env.Event)
 	if err != nil {
 		return nil, err
 	}
 	w.log("%s took %.1f s", p.name, took.Seconds())
-	return w.subtract(p.name, took, before, after, last), nil
+	measured := w.subtract(p.name, took, before, after, own, last)
+	if p.pods != nil {
+		measured.Pods = p.pods()
+	}
+	if p.check != nil {
+		return measured, p.check(measured.requests)
+	}
+	return measured, nil
 }
 
 const (
@@ -267,14 +449,15 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 }
 
 // subtract returns the difference of two samples.
-func (w *setup) subtract(name string, took time.Duration, before, after sample, last env.Totals) *phaseResult {
+func (w *setup) subtract(name string, took time.Duration, before, after sample, own, last env.Totals) *phaseResult {
 	r := &phaseResult{
-		Name: name, took: took, requests: map[env.RequestKey]int{},
+		Name: name, took: took, requests: env.Totals{},
+		ActedSeconds: round(w.acted.Seconds(), 2), MemoryMB: megabytes(after.manager.resident), PeakMB: megabytes(after.manager.peak),
 		Events:          last.Since(before.totals).Count(env.Event),
 		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),
 		ControlPlaneCPU: (after.controlPlane.cpu - before.controlPlane.cpu).Seconds(),
 	}
-	for request, count := range after.totals.Since(before.totals).Since(w.own) {
+	for request, count := range after.totals.Since(before.totals).Since(own) {
 		if request.Kind() == env.Work && count > 0 {
 			r.requests[request] = count
 		}

@@ -27,17 +27,32 @@ type process struct {
 	port int
 }
 
-// startManager runs the command of the options.
-func startManager(o managerOptions, dir, kubeconfig, namespace string) (*process, error) {
+// start starts the manager.
+func (w *setup) start() (err error) {
+	w.manager, err = startManager(w.options.manager, w.dir, strings.NewReplacer(
+		"{kubeconfig}", w.cp.Kubeconfig(), "{namespace}", namespace, "{sim}", w.simDirectory(), "{health-timeout}", w.load.healthTimeout.String(),
+	))
+	return err
+}
+
+// stop stops the manager.
+func (w *setup) stop() error {
+	stopping := w.manager
+	w.manager = nil // its process ID may be reused
+	return stopping.stop()
+}
+
+// startManager runs the command of the options, in which it replaces the other placeholders, too. It appends the
+// manager's output to a log in dir.
+func startManager(o managerOptions, dir string, others *strings.Replacer) (*process, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	line := strings.NewReplacer(
-		"{millwright}", o.millwright, "{kubeconfig}", kubeconfig, "{namespace}", namespace,
-		"{qps}", strconv.Itoa(o.qps), "{burst}", strconv.Itoa(o.burst), "{port}", strconv.Itoa(port),
-	).Replace(o.command)
-	out, err := os.Create(filepath.Join(dir, "manager.log"))
+		"{millwright}", o.millwright, "{qps}", strconv.Itoa(o.qps), "{burst}", strconv.Itoa(o.burst), "{port}", strconv.Itoa(port),
+	).Replace(others.Replace(o.command))
+	out, err := os.OpenFile(filepath.Join(dir, "manager.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +119,8 @@ func (p *process) stop() error {
 // usage is the resource usage of processes.
 type usage struct {
 	cpu time.Duration
-	// peak is the peak resident memory in bytes: the sum of the peaks of all processes.
-	peak int64
+	// peak is the peak resident memory in bytes: the sum of the peaks of all processes. resident is the current one.
+	peak, resident int64
 }
 
 // tick is the unit of CPU times in /proc: USER_HZ, which is 100 on all platforms of Go.
@@ -127,6 +142,7 @@ func usageOf(selects func(procfs.ProcStat) bool) (usage, error) {
 		sum.cpu += tick * time.Duration(int(stat.UTime)+int(stat.STime)+stat.CUTime+stat.CSTime)
 		if status, err := process.NewStatus(); err == nil {
 			sum.peak += int64(status.VmHWM)
+			sum.resident += int64(status.VmRSS)
 		}
 	}
 	return sum, nil
@@ -136,15 +152,16 @@ func usageOf(selects func(procfs.ProcStat) bool) (usage, error) {
 // DIR/scale-up-cpu-*.pb.gz.
 const profileSeconds = 5
 
-// beginProfiles takes CPU profiles of the manager until end is called, which takes a heap profile.
-func (w *setup) beginProfiles(ctx context.Context, phase string) (end func() error) {
+// beginProfiles takes CPU profiles of the manager until end is called, which takes a heap profile. It takes none in a
+// phase that starts the manager, which does not serve them yet.
+func (w *setup) beginProfiles(ctx context.Context, p phase) (end func() error) {
 	dir := w.options.manager.profiles
-	if dir == "" {
+	if dir == "" || p.starts {
 		return func() error { return nil }
 	}
 	stop, result := make(chan struct{}), make(chan error, 1)
 	take := func(name, page string) error {
-		return fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/%s", w.manager.port, page), filepath.Join(dir, phase+"-"+name+".pb.gz"))
+		return fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/%s", w.manager.port, page), filepath.Join(dir, p.name+"-"+name+".pb.gz"))
 	}
 	go func() {
 		err := os.MkdirAll(dir, 0o755)

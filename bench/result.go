@@ -28,6 +28,8 @@ import (
 // result is the result of a benchmark and the format of its JSON. Fields may be added but not removed.
 type result struct {
 	Machines int `json:"machines"`
+	// Pools is the number of MachineDeployments with these Machines.
+	Pools int `json:"pools"`
 	// MemoryMB is the peak resident memory, summed over the manager's processes.
 	MemoryMB  float64        `json:"memoryMB"`
 	Phases    []*phaseResult `json:"phases"`
@@ -40,11 +42,17 @@ type result struct {
 type phaseResult struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
+	// ActedSeconds is the time from the start of the manager until it carried out a change. It is 0 in phases that do not
+	// start it.
+	ActedSeconds float64 `json:"actedSeconds,omitempty"`
 	// LimitSeconds is the time that an API server without other load needs for the writes.
 	LimitSeconds       float64 `json:"limitSeconds"`
 	Requests           int     `json:"requests"`
 	RequestsPerMachine float64 `json:"requestsPerMachine"`
-	Events             int     `json:"events"`
+	// Pods is the number of pods that were evicted. It is 0 in most phases, as are the requests for each of them.
+	Pods           int     `json:"pods,omitempty"`
+	RequestsPerPod float64 `json:"requestsPerPod,omitempty"`
+	Events         int     `json:"events"`
 	// Writes are requests that create, change or delete objects.
 	Writes int `json:"writes"`
 	// Conflicts are writes that were rejected with status 409.
@@ -52,11 +60,15 @@ type phaseResult struct {
 	// CPU of the manager's processes. ControlPlaneCPU is that of kube-apiserver and etcd.
 	CPU             float64 `json:"cpuSeconds"`
 	ControlPlaneCPU float64 `json:"controlPlaneCPUSeconds"`
+	// MemoryMB is the resident memory of the manager's processes at the end of the phase. PeakMB is the highest since they
+	// were started.
+	MemoryMB float64 `json:"memoryMB"`
+	PeakMB   float64 `json:"peakMB"`
 	// ByRequest is the number of requests by verb and resource.
 	ByRequest map[string]int `json:"byRequest"`
 
 	took     time.Duration
-	requests map[env.RequestKey]int
+	requests env.Totals
 }
 
 // complete computes the fields that are derived from the requests.
@@ -75,10 +87,16 @@ func (p *phaseResult) complete(machines int, found limit) {
 		}
 	}
 	p.RequestsPerMachine = round(float64(p.Requests)/float64(machines), 2)
+	if p.Pods > 0 {
+		p.RequestsPerPod = round(float64(p.Requests)/float64(p.Pods), 2)
+	}
 	p.Seconds = round(p.took.Seconds(), 2)
 	p.LimitSeconds = round(found.least(methods).Seconds(), 2)
 	p.CPU, p.ControlPlaneCPU = round(p.CPU, 2), round(p.ControlPlaneCPU, 2)
 }
+
+// megabytes converts bytes for the result.
+func megabytes(bytes int64) float64 { return round(float64(bytes)/1e6, 1) }
 
 func round(number float64, digits int) float64 {
 	shift := math.Pow10(digits)
@@ -119,6 +137,7 @@ var budgets = map[string]budget{
 	rollingUpdate: {perMachine: 21},
 	idle:          {inAll: 5},
 	scaleDown:     {perMachine: 8.5},
+	restart:       {inAll: 50},
 }
 
 // overBudget returns an error that lists the phases that exceeded their budgets.
@@ -135,11 +154,14 @@ func (r *result) overBudget() error {
 // table returns the result as a text table.
 func (r *result) table() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d Machines, at most %d requests per second and client\n", r.Machines, r.qps)
+	fmt.Fprintf(&text, "%s, at most %d requests per second and client\n", r.size(), r.qps)
 	fmt.Fprintf(&text, "memory: %.1f MB\n", r.MemoryMB)
 	fmt.Fprintf(&text, "the API server's limit per second: %.0f creates, %.0f status patches, %.0f deletes\n\n",
 		r.APIServer.Creates, r.APIServer.Patches, r.APIServer.Deletes)
 	r.phaseTable(&text)
+	for _, p := range r.Phases {
+		text.WriteString(p.details())
+	}
 	text.WriteString("\nRequests by verb and resource:\n\n")
 	r.requestTable(&text)
 	if over := r.overBudget(); over != nil {
@@ -148,16 +170,37 @@ func (r *result) table() string {
 	return text.String()
 }
 
+// size describes the number of Machines and how they are divided.
+func (r *result) size() string {
+	text := fmt.Sprintf("%d Machines", r.Machines)
+	if r.Pools > 1 {
+		text += fmt.Sprintf(" in %d MachineDeployments", r.Pools)
+	}
+	return text
+}
+
+// details returns lines about values that only some phases have.
+func (p *phaseResult) details() string {
+	var text strings.Builder
+	if p.ActedSeconds > 0 {
+		fmt.Fprintf(&text, "\n%s: the manager carried out a change %.1f s after its start\n", p.Name, p.ActedSeconds)
+	}
+	if p.Pods > 0 {
+		fmt.Fprintf(&text, "\n%s: %d pods were evicted, with %.2f requests for each\n", p.Name, p.Pods, p.RequestsPerPod)
+	}
+	return text.String()
+}
+
 func (r *result) phaseTable(text *strings.Builder) {
 	table := tabwriter.NewWriter(text, 0, 0, 2, ' ', 0)
-	row(table, "PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE")
+	row(table, "PHASE", "SECONDS", "AT LIMIT", "REQUESTS", "PER MACHINE", "BUDGET", "WRITES", "CONFLICTS", "EVENTS", "CPU", "CPU OF CONTROL PLANE", "MEMORY")
 	for _, p := range r.Phases {
 		atLimit := "-"
 		if p.Name != idle {
 			atLimit = fmt.Sprintf("%.0f %%", 100*p.LimitSeconds/p.Seconds)
 		}
 		row(table, p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, strconv.Itoa(p.Requests), fmt.Sprintf("%.2f", p.RequestsPerMachine), budgets[p.Name].text(),
-			strconv.Itoa(p.Writes), strconv.Itoa(p.Conflicts), strconv.Itoa(p.Events), fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU))
+			strconv.Itoa(p.Writes), strconv.Itoa(p.Conflicts), strconv.Itoa(p.Events), fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU), fmt.Sprintf("%.1f MB", p.MemoryMB))
 	}
 	table.Flush()
 }
@@ -249,7 +292,7 @@ func (w *setup) limitRound(ctx context.Context, n int) (limit, error) {
 
 func limitMachine(i int) *v1alpha1.Machine {
 	return &v1alpha1.Machine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: limitNamespace, Name: fmt.Sprintf("machine-%d", i), Labels: map[string]string{"name": pool}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: limitNamespace, Name: fmt.Sprintf("machine-%d", i), Labels: map[string]string{"name": label}},
 		Spec:       machineSpec(),
 	}
 }

@@ -36,21 +36,25 @@ type setup struct {
 	client client.WithWatch
 	server rest.Interface
 	// own counts the requests that the benchmark itself makes during the measurement.
-	own env.Totals
-	// manager is nil until it is started.
+	own ownRequests
+	// pools are all deployments.
+	pools []pool
+	// manager is nil unless it is running.
 	manager *process
+	// tracker is nil until the manager is started.
+	tracker *tracker
+	// acted is how long the manager that a phase started took until it carried out a change.
+	acted time.Duration
 }
 
-// namespace of the manager's objects.
-const namespace = "bench"
-
-// newSetup starts a control plane and creates a deployment without Machines.
+// newSetup starts a control plane and creates the deployments, without Machines.
 func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup, error) {
 	cp, err := env.Start(filepath.Join(o.dir, "controlplane"), logr.Discard())
 	if err != nil {
 		return nil, err
 	}
-	w := &setup{options: o, log: log, cp: cp, own: env.Totals{}}
+	w := &setup{options: o, log: log, cp: cp, pools: o.load.allPools()}
+	w.own.reset()
 	if err = w.connect(); err == nil {
 		err = w.declare(ctx)
 	}
@@ -63,6 +67,7 @@ func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup,
 func (w *setup) connect() error {
 	access := w.cp.RESTConfig()
 	access.UserAgent = "millwright-bench"
+	access.Wrap(w.own.wrap)
 	var err error
 	if w.client, err = client.NewWithWatch(access, client.Options{Scheme: env.NewScheme()}); err != nil {
 		return err
@@ -78,37 +83,48 @@ func (w *setup) connect() error {
 func (w *setup) end() error {
 	var err error
 	if w.manager != nil {
-		err = w.manager.stop()
+		err = w.stop()
 	}
 	return errors.Join(err, w.cp.Stop(context.Background()))
 }
 
-// The two classes. The rolling update changes the deployment from the first to the second.
+// The two classes. The rolling update changes the deployments from the first to the second.
 const (
 	firstClass  = "bench"
 	secondClass = "bench-2"
-	pool        = "bench"
 )
 
 func (w *setup) declare(ctx context.Context) error {
+	if err := w.declareNamespace(ctx, namespace); err != nil {
+		return err
+	}
+	for _, p := range w.pools {
+		if err := w.client.Create(ctx, w.deployment(p)); err != nil {
+			return err
+		}
+	}
+	return w.populate(ctx)
+}
+
+// declareNamespace creates a namespace and its classes.
+func (w *setup) declareNamespace(ctx context.Context, name string) error {
 	spec, err := w.load.spec()
 	if err != nil {
 		return err
 	}
 	objects := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: namespace}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}},
 	}
-	for _, name := range []string{firstClass, secondClass} {
-		objects = append(objects, secret(name), class(name, spec))
+	for _, of := range []string{firstClass, secondClass} {
+		objects = append(objects, secret(name, of), class(name, of, spec))
 	}
-	objects = append(objects, w.deployment())
 	for _, object := range objects {
 		if err := w.client.Create(ctx, object); err != nil {
 			return err
 		}
 	}
-	return w.populate(ctx)
+	return nil
 }
 
 // spec returns the providerSpec of the classes.
@@ -122,14 +138,14 @@ func (l load) spec() ([]byte, error) {
 	return json.Marshal(map[string]string{"latency": l.latency.String(), "joinDelay": l.joinDelay.String()})
 }
 
-func secret(name string) *corev1.Secret {
+func secret(namespace, name string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Data:       map[string][]byte{"userData": []byte("token: <<BOOTSTRAP_TOKEN>>")},
 	}
 }
 
-func class(name string, spec []byte) *v1alpha1.MachineClass {
+func class(namespace, name string, spec []byte) *v1alpha1.MachineClass {
 	return &v1alpha1.MachineClass{
 		ObjectMeta:   metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Provider:     "sim",
@@ -146,10 +162,11 @@ func class(name string, spec []byte) *v1alpha1.MachineClass {
 	}
 }
 
-func (w *setup) deployment() *v1alpha1.MachineDeployment {
-	labels := map[string]string{"name": pool}
+// deployment returns the deployment of a pool, without Machines.
+func (w *setup) deployment(p pool) *v1alpha1.MachineDeployment {
+	labels := map[string]string{"name": p.Name}
 	return &v1alpha1.MachineDeployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pool},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
 		Spec: v1alpha1.MachineDeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: v1alpha1.MachineTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: machineSpec()},
@@ -167,8 +184,8 @@ func machineSpec() v1alpha1.MachineSpec {
 	return v1alpha1.MachineSpec{
 		Class: v1alpha1.ClassSpec{Kind: v1alpha1.MachineClassKind, Name: firstClass},
 		NodeTemplateSpec: v1alpha1.NodeTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": pool}},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"pool": label}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "dedicated", Value: label, Effect: corev1.TaintEffectNoSchedule}}},
 		},
 	}
 }
