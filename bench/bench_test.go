@@ -42,6 +42,7 @@ type writtenPhase struct {
 	CPUSeconds         float64        `json:"cpuSeconds"`
 	ByRequest          map[string]int `json:"byRequest"`
 	ActedSeconds       float64        `json:"actedSeconds"`
+	ReplaySeconds      float64        `json:"replaySeconds"`
 	Pods               int            `json:"pods"`
 	MemoryMB           float64        `json:"memoryMB"`
 }
@@ -146,7 +147,7 @@ func TestRun_MeasuresDrain(t *testing.T) {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
 	const machines, pods = 10, 20
-	got := measureFew(t, t.TempDir(), "--machines=10", "--pods-per-machine=2", "--volumes-per-machine=1", "--phases=scale-up,drain")
+	got := measureFew(t, t.TempDir(), "--machines=10", "--pods-per-machine=2", "--volumes-per-machine=1", "--replay", "--phases=scale-up,drain")
 	drain := got.Phases[1]
 	if drain.Pods != pods || drain.ByRequest["POST pods/eviction"] < pods || drain.ByRequest["DELETE nodes"] != machines {
 		t.Errorf("got %+v", drain)
@@ -154,6 +155,11 @@ func TestRun_MeasuresDrain(t *testing.T) {
 	for _, own := range []string{"DELETE pods", "DELETE volumeattachments", "POST volumeattachments"} {
 		if count := drain.ByRequest[own]; count > 0 {
 			t.Errorf("%d requests %s of simulated programs are counted", count, own)
+		}
+	}
+	for _, phase := range got.Phases {
+		if phase.ReplaySeconds <= 0 {
+			t.Errorf("%s: the writes were not replayed", phase.Name)
 		}
 	}
 }

@@ -52,6 +52,8 @@ type options struct {
 	dir string
 	// json is the file for the result. If empty, no file is written.
 	json string
+	// replay repeats the writes of each phase without a manager.
+	replay bool
 	// check returns an error if the number of requests exceeds the budget.
 	check bool
 	// timeout of each phase.
@@ -109,6 +111,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
 	flags.IntVar(&o.load.podsPerMachine, "pods-per-machine", 10, "number of pods on each node that the phase "+drained+" evicts")
 	flags.IntVar(&o.load.volumesPerMachine, "volumes-per-machine", 2, "number of these pods that have a volume")
+	flags.BoolVar(&o.replay, "replay", false, "afterwards, repeat the writes of each phase with a plain client, to measure how long the API server alone needs for them")
 	flags.IntVar(&o.load.pods, "pods", 0, "number of pods that exist in the target cluster before the measurement, on nodes without a Machine")
 	flags.DurationVar(&o.load.idle, "idle", 20*time.Second, "duration of the phase without work")
 	flags.StringVar(&o.load.surge, "surge", "20%", "maxSurge of the rolling update")

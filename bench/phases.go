@@ -127,6 +127,11 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 		r.Phases = append(r.Phases, measured)
 		r.MemoryMB = max(r.MemoryMB, measured.PeakMB)
 	}
+	if w.options.replay {
+		if err := w.replayAll(ctx, r.Phases); err != nil {
+			return nil, err
+		}
+	}
 	for _, p := range r.Phases {
 		p.complete(w.load.machines, found)
 	}
@@ -451,7 +456,7 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 // subtract returns the difference of two samples.
 func (w *setup) subtract(name string, took time.Duration, before, after sample, own, last env.Totals) *phaseResult {
 	r := &phaseResult{
-		Name: name, took: took, requests: env.Totals{},
+		Name: name, took: took, requests: env.Totals{}, own: own,
 		ActedSeconds: round(w.acted.Seconds(), 2), MemoryMB: megabytes(after.manager.resident), PeakMB: megabytes(after.manager.peak),
 		Events:          last.Since(before.totals).Count(env.Event),
 		CPU:             (after.manager.cpu - before.manager.cpu).Seconds(),

@@ -52,7 +52,9 @@ type phaseResult struct {
 	// Pods is the number of pods that were evicted. It is 0 in most phases, as are the requests for each of them.
 	Pods           int     `json:"pods,omitempty"`
 	RequestsPerPod float64 `json:"requestsPerPod,omitempty"`
-	Events         int     `json:"events"`
+	// ReplaySeconds is the time that a plain client needs for the same writes, see --replay.
+	ReplaySeconds float64 `json:"replaySeconds,omitempty"`
+	Events        int     `json:"events"`
 	// Writes are requests that create, change or delete objects.
 	Writes int `json:"writes"`
 	// Conflicts are writes that were rejected with status 409.
@@ -69,6 +71,10 @@ type phaseResult struct {
 
 	took     time.Duration
 	requests env.Totals
+	// own are the requests of the benchmark itself.
+	own env.Totals
+	// replayed is how long the writes, including own ones, took without a manager. It is 0 if they were not replayed.
+	replayed time.Duration
 }
 
 // complete computes the fields that are derived from the requests.
@@ -90,7 +96,7 @@ func (p *phaseResult) complete(machines int, found limit) {
 	if p.Pods > 0 {
 		p.RequestsPerPod = round(float64(p.Requests)/float64(p.Pods), 2)
 	}
-	p.Seconds = round(p.took.Seconds(), 2)
+	p.Seconds, p.ReplaySeconds = round(p.took.Seconds(), 2), round(p.replayed.Seconds(), 2)
 	p.LimitSeconds = round(found.least(methods).Seconds(), 2)
 	p.CPU, p.ControlPlaneCPU = round(p.CPU, 2), round(p.ControlPlaneCPU, 2)
 }
@@ -187,6 +193,9 @@ func (p *phaseResult) details() string {
 	}
 	if p.Pods > 0 {
 		fmt.Fprintf(&text, "\n%s: %d pods were evicted, with %.2f requests for each\n", p.Name, p.Pods, p.RequestsPerPod)
+	}
+	if p.ReplaySeconds > 0 {
+		fmt.Fprintf(&text, "\n%s: %.2f times the %.1f s that a plain client needs for the same writes\n", p.Name, p.Seconds/p.ReplaySeconds, p.ReplaySeconds)
 	}
 	return text.String()
 }
