@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 type written struct {
 	Machines int            `json:"machines"`
 	Pools    int            `json:"pools"`
+	Clusters int            `json:"clusters"`
 	MemoryMB float64        `json:"memoryMB"`
 	Phases   []writtenPhase `json:"phases"`
 }
@@ -161,6 +162,21 @@ func TestRun_MeasuresDrain(t *testing.T) {
 		if phase.ReplaySeconds <= 0 {
 			t.Errorf("%s: the writes were not replayed", phase.Name)
 		}
+	}
+}
+
+// TestRun_MeasuresFleet: a fleet serves several clusters, each of which has its own nodes.
+func TestRun_MeasuresFleet(t *testing.T) {
+	tier.All(t)
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3")
+	if got.Clusters != 3 || len(got.Phases) != len(defaultPhases) {
+		t.Errorf("got %+v", got)
+	}
+	for _, phase := range got.Phases {
+		checkPhase(t, phase, 6)
 	}
 }
 
@@ -311,7 +327,8 @@ func TestBudget_IsExceeded(t *testing.T) {
 
 func TestParse_RejectsInvalidArguments(t *testing.T) {
 	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"},
-		{"--pods-per-machine=0"}, {"--volumes-per-machine=11"}, {"--phases=idle"}, {"--pools=0"}, {"--pools=101"}, {"--health-timeout=0"},
+		{"--clusters=-1"}, {"--clusters=101"}, {"--clusters=51", "--pools=2"}, {"--clusters=1", "--pods=1"}, {"--clusters=1", "--provider-spec={}"},
+		{"--clusters=1", "--phases=scale-up,drain"}, {"--pods-per-machine=0"}, {"--volumes-per-machine=11"}, {"--phases=idle"}, {"--pools=0"}, {"--pools=101"}, {"--health-timeout=0"},
 		{"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=0"}, {"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=101"},
 		{"--phases=scale-up,replace", "--health-timeout=30m"}, {"--phases=scale-up,not-ready,replace", "--health-timeout=1s"}, {"--unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
@@ -321,7 +338,7 @@ func TestParse_RejectsInvalidArguments(t *testing.T) {
 	if o, err := parse(nil, io.Discard); err != nil || o.load.machines != 100 {
 		t.Errorf("got defaults %+v, error %v", o, err)
 	}
-	if _, err := (load{providerSpec: "{"}).spec(); err == nil {
+	if _, err := (load{providerSpec: "{"}).spec(namespace); err == nil {
 		t.Error("a providerSpec that is not JSON is accepted")
 	}
 }

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/millwright-dev/millwright/test/support/env"
 )
@@ -62,5 +68,58 @@ func TestDrain_RejectsDeletedPods(t *testing.T) {
 	}
 	if err := evictedOnly(env.Totals{{Method: "DELETE", Resource: "pods", Code: 200}: 2}); err == nil {
 		t.Error("deleted pods are accepted")
+	}
+}
+
+// TestTargets_SeparateClusters: a cluster has its own identity and sees only its nodes, and the kubeconfig is required.
+func TestTargets_SeparateClusters(t *testing.T) {
+	var got []*url.URL
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			t.Error("the API server gets the token of the target")
+		}
+		got = append(got, r.URL)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"NodeList","apiVersion":"v1"}`))
+	}))
+	defer server.Close()
+	targets, err := serveTargets(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := targets.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	content, err := targets.kubeconfig("bench-7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := clientcmd.RESTConfigFromKubeConfig(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	system, err := clients.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil || system.UID != "bench-7" {
+		t.Errorf("got identity %q, error %v", system.UID, err)
+	}
+	if _, err := clients.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "a=b"}); err != nil {
+		t.Error(err)
+	}
+	_, _ = clients.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{}) // the response is a list of nodes
+	if len(got) != 2 || got[0].Path != "/api/v1/nodes" || got[0].Query().Get("labelSelector") != clusterLabel+"=bench-7,a=b" || got[1].Path != "/api/v1/namespaces/ns/pods" {
+		t.Errorf("got requests %v", got)
+	}
+	access.BearerToken = "other"
+	if clients, err = kubernetes.NewForConfig(access); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil || len(got) != 2 {
+		t.Errorf("a wrong token: got error %v, and %d requests", err, len(got))
 	}
 }

@@ -19,14 +19,23 @@ func (w *setup) simDirectory() string { return filepath.Join(w.dir, "sim") }
 // checkInstances returns an error if a Machine ever had two instances at the same time, or if instances and Machines do
 // not correspond. It returns nil if the manager does not use the directory.
 func (w *setup) checkInstances() error {
-	if _, err := os.Stat(w.simDirectory()); err != nil {
-		return nil
+	machines := w.tracker.keys()
+	var wrong []error
+	for _, name := range w.load.namespaces() {
+		dir := w.simDirectory()
+		if w.load.clusters > 0 {
+			dir = filepath.Join(dir, name) // the fleet separates its clusters
+		}
+		if _, err := os.Stat(dir); err != nil {
+			continue
+		}
+		histories, err := readHistories(dir)
+		if err != nil {
+			return err
+		}
+		wrong = append(wrong, judgeInstances(histories, name, machines))
 	}
-	histories, err := readHistories(w.simDirectory())
-	if err != nil {
-		return err
-	}
-	return judgeInstances(histories, namespace, w.tracker.keys())
+	return errors.Join(wrong...)
 }
 
 func readHistories(dir string) (histories map[string]sim.History, err error) {

@@ -66,8 +66,11 @@ type options struct {
 // load is the work of the manager.
 type load struct {
 	machines int
-	// pools is the number of MachineDeployments among which the Machines are divided.
+	// pools is the number of MachineDeployments among which the Machines are divided: of each cluster, if there are
+	// several.
 	pools int
+	// clusters is the number of clusters that a fleet serves, or 0 for a single manager.
+	clusters int
 	// podsPerMachine is the number of pods on the node of each Machine that is drained, volumesPerMachine of which have a
 	// volume.
 	podsPerMachine, volumesPerMachine int
@@ -104,11 +107,18 @@ const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0
 	" --control-kubeconfig {kubeconfig} --target-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
 
+// fleetCommand runs the same with a fleet. Its clusters always elect leaders.
+const fleetCommand = "exec {millwright} fleet --driver sim --sim-heartbeat 0" +
+	" --sim-dir {sim} --machine-health-timeout {health-timeout}" +
+	" --control-kubeconfig {kubeconfig} --namespace {namespace}" +
+	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
+
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	flags.StringSliceVar(&o.phases, "phases", defaultPhases, "comma-separated phases, in order: "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
 	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
+	flags.IntVar(&o.load.clusters, "clusters", 0, "number of clusters among which the Machines are divided, and which millwright fleet serves; --pools is for each of them; 0 for millwright manager")
 	flags.IntVar(&o.load.podsPerMachine, "pods-per-machine", 10, "number of pods on each node that the phase "+drained+" evicts")
 	flags.IntVar(&o.load.volumesPerMachine, "volumes-per-machine", 2, "number of these pods that have a volume")
 	flags.BoolVar(&o.replay, "replay", false, "afterwards, repeat the writes of each phase with a plain client, to measure how long the API server alone needs for them")
@@ -137,8 +147,10 @@ func (o *options) validate() error {
 	switch {
 	case o.load.machines < 1:
 		return errors.New("--machines: must be at least 1")
-	case o.load.pools < 1 || o.load.pools > o.load.machines:
-		return errors.New("--pools: must be at least 1, and each pool needs a Machine")
+	case o.load.clusters < 0:
+		return errors.New("--clusters: must not be negative")
+	case o.load.pools < 1 || o.load.pools*max(1, o.load.clusters) > o.load.machines:
+		return errors.New("--pools: must be at least 1, and each pool of each cluster needs a Machine")
 	case o.load.pods < 0:
 		return errors.New("--pods: must not be negative")
 	case o.manager.qps < 1 || o.manager.burst < 1:
@@ -146,16 +158,20 @@ func (o *options) validate() error {
 	case o.load.idle < 0 || o.load.latency < 0 || o.load.joinDelay < 0 || o.timeout <= 0:
 		return errors.New("--idle, --latency, --join-delay, --timeout: must not be negative")
 	}
-	return errors.Join(checkPhases(o.phases), o.validateHealth(), o.validateDrain())
+	return errors.Join(checkPhases(o.phases), o.validateHealth(), o.validateTargets())
 }
 
-// validateDrain checks the settings of pods that are evicted.
-func (o *options) validateDrain() error {
+// validateTargets checks the settings of pods and clusters.
+func (o *options) validateTargets() error {
 	switch {
 	case o.load.podsPerMachine < 1 || o.load.podsPerMachine > podsPerNode:
 		return fmt.Errorf("--pods-per-machine: must be between 1 and %d", podsPerNode)
 	case o.load.volumesPerMachine < 0 || o.load.volumesPerMachine > o.load.podsPerMachine:
 		return errors.New("--volumes-per-machine: must not be negative or greater than --pods-per-machine")
+	case o.load.clusters > 0 && (o.load.pods > 0 || slices.Contains(o.phases, drained)):
+		return fmt.Errorf("--clusters: cannot be used with --pods and the phase %s, because all clusters would have these pods", drained)
+	case o.load.clusters > 0 && o.load.providerSpec != "":
+		return errors.New("--clusters: cannot be used with --provider-spec, which cannot separate the nodes of the clusters")
 	}
 	return nil
 }
@@ -184,6 +200,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	}
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q; this command accepts only flags", flags.Arg(0))
+	}
+	if o.load.clusters > 0 && !flags.Changed("manager-command") {
+		o.manager.command = fleetCommand
 	}
 	return o, o.validate()
 }

@@ -105,7 +105,7 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &result{Machines: w.load.machines, Pools: len(w.pools), APIServer: found, qps: w.options.manager.qps}
+	r := &result{Machines: w.load.machines, Pools: len(w.pools), Clusters: w.load.clusters, APIServer: found, qps: w.options.manager.qps}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	if err := w.track(ctx, fail); err != nil {

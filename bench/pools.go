@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strconv"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,21 +14,35 @@ type pool struct {
 	machines int
 }
 
-// namespace of the manager's objects.
+// namespace of the manager's objects. With several clusters, each has a namespace whose name begins with it.
 const namespace = "bench"
 
 // label is the value of labels and taints of all Machines, and the name of the only pool.
 const label = "bench"
 
-// allPools returns all pools. Their numbers of Machines differ by at most one.
+// namespaces returns the namespaces with pools.
+func (l load) namespaces() []string {
+	if l.clusters == 0 {
+		return []string{namespace}
+	}
+	names := make([]string, l.clusters)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%d", namespace, i)
+	}
+	return names
+}
+
+// allPools returns the pools of all namespaces. Their numbers of Machines differ by at most one.
 func (l load) allPools() []pool {
-	pools := make([]pool, l.pools)
+	namespaces := l.namespaces()
+	total := len(namespaces) * l.pools
+	pools := make([]pool, total)
 	for i := range pools {
-		pools[i] = pool{client.ObjectKey{Namespace: namespace, Name: label}, l.machines / l.pools}
-		if l.pools > 1 {
+		pools[i] = pool{client.ObjectKey{Namespace: namespaces[i/l.pools], Name: label}, l.machines / total}
+		if total > 1 { // nodes of all clusters are in the same API server, so the names of Machines must be unique
 			pools[i].Name += "-" + strconv.Itoa(i)
 		}
-		if i < l.machines%l.pools {
+		if i < l.machines%total {
 			pools[i].machines++
 		}
 	}

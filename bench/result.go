@@ -30,6 +30,8 @@ type result struct {
 	Machines int `json:"machines"`
 	// Pools is the number of MachineDeployments with these Machines.
 	Pools int `json:"pools"`
+	// Clusters is the number of clusters that a fleet serves. It is 0 if a single manager is measured.
+	Clusters int `json:"clusters,omitempty"`
 	// MemoryMB is the peak resident memory, summed over the manager's processes.
 	MemoryMB  float64        `json:"memoryMB"`
 	Phases    []*phaseResult `json:"phases"`
@@ -181,6 +183,9 @@ func (r *result) size() string {
 	text := fmt.Sprintf("%d Machines", r.Machines)
 	if r.Pools > 1 {
 		text += fmt.Sprintf(" in %d MachineDeployments", r.Pools)
+	}
+	if r.Clusters > 0 {
+		text += fmt.Sprintf(" of %d clusters", r.Clusters)
 	}
 	return text
 }

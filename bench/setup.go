@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/fleet"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
@@ -43,6 +44,8 @@ type setup struct {
 	manager *process
 	// tracker is nil until the manager is started.
 	tracker *tracker
+	// targets is nil unless a fleet is measured.
+	targets *targets
 	// acted is how long the manager that a phase started took until it carried out a change.
 	acted time.Duration
 }
@@ -85,6 +88,9 @@ func (w *setup) end() error {
 	if w.manager != nil {
 		err = w.stop()
 	}
+	if w.targets != nil {
+		err = errors.Join(err, w.targets.stop())
+	}
 	return errors.Join(err, w.cp.Stop(context.Background()))
 }
 
@@ -95,25 +101,35 @@ const (
 )
 
 func (w *setup) declare(ctx context.Context) error {
-	if err := w.declareNamespace(ctx, namespace); err != nil {
-		return err
+	if w.load.clusters > 0 { // the leases of the fleet itself
+		if err := w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+			return err
+		}
+	}
+	for _, name := range w.load.namespaces() {
+		if err := w.declareNamespace(ctx, name); err != nil {
+			return err
+		}
 	}
 	for _, p := range w.pools {
 		if err := w.client.Create(ctx, w.deployment(p)); err != nil {
 			return err
 		}
 	}
+	if err := w.declareTargets(ctx); err != nil {
+		return err
+	}
 	return w.populate(ctx)
 }
 
-// declareNamespace creates a namespace and its classes.
+// declareNamespace creates a namespace and its classes. A fleet serves it.
 func (w *setup) declareNamespace(ctx context.Context, name string) error {
-	spec, err := w.load.spec()
+	spec, err := w.load.spec(name)
 	if err != nil {
 		return err
 	}
 	objects := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.Prefix + "serve": "true"}}},
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}},
 	}
 	for _, of := range []string{firstClass, secondClass} {
@@ -127,15 +143,19 @@ func (w *setup) declareNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// spec returns the providerSpec of the classes.
-func (l load) spec() ([]byte, error) {
+// spec returns the providerSpec of the classes of a namespace.
+func (l load) spec(namespace string) ([]byte, error) {
 	if l.providerSpec != "" {
 		if !json.Valid([]byte(l.providerSpec)) {
 			return nil, errors.New("--provider-spec is not valid JSON")
 		}
 		return []byte(l.providerSpec), nil
 	}
-	return json.Marshal(map[string]string{"latency": l.latency.String(), "joinDelay": l.joinDelay.String()})
+	spec := map[string]any{"latency": l.latency.String(), "joinDelay": l.joinDelay.String()}
+	if l.clusters > 0 {
+		spec["nodeLabels"] = map[string]string{clusterLabel: namespace}
+	}
+	return json.Marshal(spec)
 }
 
 func secret(namespace, name string) *corev1.Secret {

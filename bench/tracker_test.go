@@ -183,8 +183,9 @@ func TestPools_ShareMachines(t *testing.T) {
 		load load
 		want []pool
 	}{
-		"one": {load{machines: 5, pools: 1}, []pool{of("bench", "bench", 5)}},
-		"two": {load{machines: 5, pools: 2}, []pool{of("bench", "bench-0", 3), of("bench", "bench-1", 2)}},
+		"one":      {load{machines: 5, pools: 1}, []pool{of("bench", "bench", 5)}},
+		"two":      {load{machines: 5, pools: 2}, []pool{of("bench", "bench-0", 3), of("bench", "bench-1", 2)}},
+		"clusters": {load{machines: 4, pools: 2, clusters: 2}, []pool{of("bench-0", "bench-0", 1), of("bench-0", "bench-1", 1), of("bench-1", "bench-2", 1), of("bench-1", "bench-3", 1)}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
