@@ -85,20 +85,21 @@ function Linked({ text, object, namespace, link = "machine" }: { text: string; o
 
 // Bounds shows how many machines are available and exist, between the minimum and the maximum of a rollout.
 export function Bounds({ pool }: { pool: PoolRow }) {
-  const { exist, available, leaving, wanted, updated } = pool.pool;
+  const { exist, available, leaving, updated } = pool.pool;
+  const desired = pool.pool.wanted;
   const total = exist + leaving;
   const scale = Math.max(pool.most, total, 1);
   const part = (n: number) => `${(100 * n) / scale}%`;
   // Whether there is space for two labels.
   const apart = pool.least > 0 && pool.least / scale < 0.75;
-  const text = `${number(available)} of ${number(wanted)} available, ${number(updated)} up to date; at least ${number(pool.least)} must be available, and at most ${number(pool.most)} may exist`;
+  const text = `${number(available)} of ${number(desired)} available, ${number(updated)} up to date; at least ${number(pool.least)} must be available, and at most ${number(pool.most)} may exist`;
   return (
     <div class="bounds" role="img" aria-label={text} title={text}>
       <div class="track">
         <div class="total" style={{ width: part(total) }} />
         <div class="available" style={{ width: part(available) }} />
         <i class="least" style={{ left: part(pool.least) }} />
-        <i class="wanted" style={{ left: part(wanted) }} />
+        <i class="desired" style={{ left: part(desired) }} />
       </div>
       <div class="scale" aria-hidden="true">
         {apart && <span style={{ left: part(pool.least) }}>min {number(pool.least)}</span>}

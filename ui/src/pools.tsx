@@ -126,12 +126,13 @@ function PoolCard({ pool, parts }: { pool: PoolRow; parts: PoolPart[] }) {
 }
 
 function Numbers({ pool }: { pool: PoolRow }) {
-  const { available, wanted, updated } = pool.pool;
+  const { available, updated } = pool.pool;
+  const desired = pool.pool.wanted;
   const old = (pool.pool.sets ?? []).filter((set) => !set.current).reduce((sum, set) => sum + set.exist + set.leaving, 0);
   return (
     <span>
-      <b>{number(available)}</b> of {number(wanted)} available
-      {updated !== wanted || old ? `, ${number(updated)} up to date` : ""}
+      <b>{number(available)}</b> of {number(desired)} available
+      {updated !== desired || old ? `, ${number(updated)} up to date` : ""}
       {old ? `, ${number(old)} old` : ""}
     </span>
   );

@@ -79,6 +79,9 @@ func TestTerms_Check(t *testing.T) {
 		"term in two lines of a protocol": {"p.proto", "message A {\n\n  // Ready at\n  // once.\n  bool b = 1;\n}\n", []string{
 			`p.proto:3: "at once": write immediately`,
 		}},
+		"text and a field of the page": {"p.tsx", "const text = <p>Starts at once</p>;\nconst sum = pool.wanted + folder;\n", []string{
+			`p.tsx:1: "at once": write immediately`, `p.tsx:2: "folder": write directory`,
+		}},
 		"telegram": {"p.go", "package p\n\n// F is the path.\n// Empty: none. If it ends with 0: none.\nconst F = \"\"\n", []string{
 			`p.go:4: "Empty:": write a full sentence, such as "If empty, …"`,
 		}},
