@@ -136,7 +136,7 @@ var rules = []rule{
 	// The server of the web page. It has no rules of its own; changes are made by the functions that the command gives it.
 	{
 		from: []string{"internal/ui"},
-		may:  []string{"api", "driver", "internal/lifecycle/drain", "internal/lifecycle/preservation", "internal/observe", "internal/reconcile/messages", pool},
+		may:  []string{"api", "driver", "internal/lifecycle/drain", "internal/lifecycle/preservation", "internal/connlimit", "internal/observe", "internal/reconcile/messages", pool},
 	},
 
 	// The service for autoscalers. It interprets annotations by the rules of the pool.

@@ -70,7 +70,7 @@ type Done struct {
 var errInvalid = errors.New("invalid request")
 
 // plan returns the command of an action without doing it.
-func (s *Server) plan(r *http.Request) (any, error) {
+func (s *view) plan(r *http.Request) (any, error) {
 	action, request, err := s.requested(r)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (s *Server) plan(r *http.Request) (any, error) {
 }
 
 // do performs an action.
-func (s *Server) do(ctx context.Context, r *http.Request) (any, error) {
+func (s *view) do(ctx context.Context, r *http.Request) (any, error) {
 	action, request, err := s.requested(r)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (s *Server) do(ctx context.Context, r *http.Request) (any, error) {
 
 const maxRequest = 16 << 10
 
-func (s *Server) requested(r *http.Request) (Action, Request, error) {
+func (s *view) requested(r *http.Request) (Action, Request, error) {
 	var request Request
 	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxRequest))
 	decoder.DisallowUnknownFields()

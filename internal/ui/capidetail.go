@@ -39,7 +39,7 @@ func conditionsOf(object string, conditions []metav1.Condition) Conditions {
 }
 
 // capiGet reads an object of Cluster API. It returns nil if the object or its kind does not exist.
-func (s *Server) capiGet(ctx context.Context, kind string, key types.NamespacedName) (*unstructured.Unstructured, error) {
+func (s *view) capiGet(ctx context.Context, kind string, key types.NamespacedName) (*unstructured.Unstructured, error) {
 	of, err := ClusterAPIKind(s.options.Control.RESTMapper(), kind)
 	if err == nil {
 		object := &unstructured.Unstructured{}
@@ -61,7 +61,7 @@ func missing(what string, key types.NamespacedName, now time.Time) Detail {
 
 // capiMachineDetail describes a Machine of Cluster API by its conditions and those of its MillwrightMachine, with which
 // the controllers report what they wait for.
-func (s *Server) capiMachineDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
+func (s *view) capiMachineDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
 	now := time.Now()
 	object, err := s.capiGet(ctx, "Machine", key)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Server) capiMachineDetail(ctx context.Context, key types.NamespacedName
 
 // capiInfrastructure adds the MillwrightMachine of a machine to its detail, and returns it. It returns nil if it cannot be
 // read.
-func (s *Server) capiInfrastructure(ctx context.Context, machine *capiMachine, detail *Detail) *infrav1.MillwrightMachine {
+func (s *view) capiInfrastructure(ctx context.Context, machine *capiMachine, detail *Detail) *infrav1.MillwrightMachine {
 	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}
 	if !machine.Spec.InfrastructureRef.isOurs() || key.Name == "" {
 		return nil
@@ -138,7 +138,7 @@ func capiLife(machine *capiMachine, infrastructure *infrav1.MillwrightMachine) [
 
 // capiNode returns the node of a machine; nil if it is not in the target cluster. The provider ID is compared because the
 // target cluster is the cluster of the machines by default, and can have another node of the same name.
-func (s *Server) capiNode(ctx context.Context, machine *capiMachine) *Node {
+func (s *view) capiNode(ctx context.Context, machine *capiMachine) *Node {
 	name := machine.Status.NodeRef.Name
 	if s.options.Target == nil || name == "" {
 		return nil
@@ -151,7 +151,7 @@ func (s *Server) capiNode(ctx context.Context, machine *capiMachine) *Node {
 }
 
 // capiPoolDetail describes a MachineDeployment of Cluster API by its conditions.
-func (s *Server) capiPoolDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
+func (s *view) capiPoolDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
 	now := time.Now()
 	object, err := s.capiGet(ctx, "MachineDeployment", key)
 	if err != nil {
@@ -197,7 +197,7 @@ const maxEventSets = 3
 
 // capiEvents returns the latest events on objects of Cluster API and MillwrightMachines with these names, the latest first.
 // They are read from the API server: they are recorded under several API versions, which one watch cannot select.
-func (s *Server) capiEvents(ctx context.Context, detail *Detail, namespace string, names ...string) []report.Event {
+func (s *view) capiEvents(ctx context.Context, detail *Detail, namespace string, names ...string) []report.Event {
 	var found report.Events
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {

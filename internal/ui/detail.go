@@ -111,7 +111,7 @@ type Revision struct {
 }
 
 // machineDetail explains a Machine.
-func (s *Server) machineDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
+func (s *view) machineDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
 	facts, err := s.gather().Machine(ctx, key)
 	if err != nil {
 		return Detail{}, err
@@ -203,7 +203,7 @@ func podsOf(target explain.Target) []Pod {
 }
 
 // poolDetail explains a MachineDeployment.
-func (s *Server) poolDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
+func (s *view) poolDetail(ctx context.Context, key types.NamespacedName) (Detail, error) {
 	facts, err := s.gather().Deployment(ctx, key)
 	if err != nil {
 		return Detail{}, err
@@ -227,7 +227,7 @@ const maxEvents = 500
 
 // events returns the latest events of a namespace, the latest first: on one Machine, on a pool with its sets and
 // Machines, or on all.
-func (s *Server) events(namespace, poolName, machine string) []report.Event {
+func (s *view) events(namespace, poolName, machine string) []report.Event {
 	var found report.Events
 	belongs := s.belongs(namespace, poolName, machine)
 	for _, event := range objectsOf[*corev1.Event](s.model.sources["Event"], namespace) {
@@ -249,7 +249,7 @@ func listed(found report.Events) []report.Event {
 	return listed
 }
 
-func (s *Server) belongs(namespace, poolName, machine string) func(*corev1.Event) bool {
+func (s *view) belongs(namespace, poolName, machine string) func(*corev1.Event) bool {
 	if machine != "" {
 		return func(event *corev1.Event) bool {
 			return event.InvolvedObject.Kind == explain.KindMachine && event.InvolvedObject.Name == machine || report.Names(event, machine)
@@ -278,7 +278,7 @@ func (s *Server) belongs(namespace, poolName, machine string) func(*corev1.Event
 }
 
 // yamlOf returns an object of one of the kinds that the page shows. Secrets are not among them.
-func (s *Server) yamlOf(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
+func (s *view) yamlOf(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
 	var object client.Object
 	switch kind {
 	case capiMachineRow:
@@ -307,7 +307,7 @@ func (s *Server) yamlOf(ctx context.Context, kind string, key types.NamespacedNa
 	return textOfObject(object)
 }
 
-func (s *Server) capiYAML(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
+func (s *view) capiYAML(ctx context.Context, kind string, key types.NamespacedName) (string, error) {
 	object, err := s.capiGet(ctx, kind, key)
 	if err != nil {
 		return "", err

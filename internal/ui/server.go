@@ -4,24 +4,17 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
-	"path"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/gorilla/websocket"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/internal/observe/explain"
-	"github.com/millwright-dev/millwright/internal/observe/explain/gather"
 )
 
 // Options configure a Server.
@@ -53,23 +46,24 @@ type Options struct {
 	Version string
 }
 
-// Server serves the page. Run must be called for the rows to be current.
+// Server serves the page to one user. Run must be called for the rows to be current.
 type Server struct {
-	options Options
-	model   *model
-	history *history
+	*view
 	session *session
 	static  http.Handler
-	// stopping is done when Run returns, and closes all streams.
-	stopping context.Context
-	stop     context.CancelFunc
 }
 
 //go:embed web
 var web embed.FS
 
-// requestTimeout limits how long explanations and actions take.
-const requestTimeout = 30 * time.Second
+// newStatic serves the files of the page.
+func newStatic() http.Handler {
+	files, err := fs.Sub(web, "web")
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	return http.FileServerFS(files)
+}
 
 // NewHostName returns a host name with random letters below localhost, which browsers resolve to the loopback address.
 // Browsers send cookies to all ports of a host name, so a server on another port, with a known name such as localhost,
@@ -81,33 +75,18 @@ func New(options Options) (*Server, error) {
 	if _, _, err := net.SplitHostPort(options.Host); err != nil {
 		return nil, fmt.Errorf("host %q: %w", options.Host, err)
 	}
-	files, err := fs.Sub(web, "web")
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{
-		options: options, model: newModel(options.Control, options.Namespace, options.Fallback), history: newHistory(options.Metrics), session: newSession(),
-		static: http.FileServerFS(files),
-	}
-	s.stopping, s.stop = context.WithCancel(context.Background())
-	return s, nil
+	return &Server{view: newView(options), session: newSession(), static: newStatic()}, nil
 }
 
 // URL returns the address for the browser. It is valid once.
 func (s *Server) URL() string { return "http://" + s.options.Host + "/?token=" + s.session.token }
 
 // Run keeps the rows and plots current until ctx is done, and then closes all streams.
-func (s *Server) Run(ctx context.Context) {
-	defer s.stop()
-	var running sync.WaitGroup
-	running.Go(func() { s.history.run(ctx) })
-	s.model.run(ctx)
-	running.Wait()
-}
+func (s *Server) Run(ctx context.Context) { s.run(ctx) }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.protect(w.Header())
+	protect(w.Header(), r.URL.Path, "ws://"+s.options.Host)
 	if problem := s.foreign(r); problem != "" {
 		http.Error(w, problem, http.StatusForbidden)
 		return
@@ -124,19 +103,26 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.api(w, r)
 		return
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	file(s.static, w, r)
+}
+
+// file serves a file of the page.
+func file(static http.Handler, w http.ResponseWriter, r *http.Request) {
+	if !isRead(r) {
 		http.Error(w, "only GET is allowed", http.StatusMethodNotAllowed)
 		return
 	}
-	if r.URL.Path == "/console.html" { // xterm.js sets the styles of its rows in style elements
-		w.Header().Set("Content-Security-Policy", s.policy("style-src 'self' 'unsafe-inline'"))
-	}
-	s.static.ServeHTTP(w, r)
+	static.ServeHTTP(w, r)
 }
 
-// protect sets the headers that limit what the page can do.
-func (s *Server) protect(header http.Header) {
-	header.Set("Content-Security-Policy", s.policy("style-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"))
+// protect sets the headers that limit what the page can do. sockets are the origins of its WebSockets.
+func protect(header http.Header, path string, sockets ...string) {
+	styles := "style-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
+	if path == "/console.html" { // xterm.js sets the styles of its rows in style elements
+		styles = "style-src 'self' 'unsafe-inline'"
+	}
+	header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; img-src 'self'; connect-src 'self' "+strings.Join(sockets, " ")+
+		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+styles)
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("X-Frame-Options", "DENY")
 	header.Set("Referrer-Policy", "no-referrer")
@@ -145,34 +131,37 @@ func (s *Server) protect(header http.Header) {
 	header.Set("Cache-Control", "no-store")
 }
 
-func (s *Server) policy(styles string) string {
-	return "default-src 'none'; script-src 'self'; img-src 'self'; connect-src 'self' ws://" + s.options.Host +
-		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; " + styles
-}
-
 // foreign returns why a request does not come from the page, or "" if it does. The host name is checked because of DNS
 // rebinding: another site could let its own name resolve to the loopback address.
 func (s *Server) foreign(r *http.Request) string {
 	if r.Host != s.options.Host {
 		return "unknown host name; open the link that millwright ui printed"
 	}
+	return crossSite(r, r.URL.Path, func(origin string) bool { return origin == "http://"+s.options.Host })
+}
+
+// crossSite returns why a request does not come from the page, or "" if it does. path is that of the request, and isOwn
+// reports whether an origin is that of the page.
+func crossSite(r *http.Request, path string, isOwn func(origin string) bool) string {
 	origin := r.Header.Get("Origin")
-	if origin != "" && origin != "http://"+s.options.Host {
+	if origin != "" && !isOwn(origin) {
 		return "requests of other sites are rejected"
 	}
-	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-	if (changes || isUpgrade(r)) && origin == "" {
+	if (!isRead(r) || isUpgrade(r)) && origin == "" {
 		return "the header Origin is required"
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
 	case site == "", site == "same-origin", site == "none":
-	case r.URL.Path == "/" && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate":
-		// A link in another page or in a file leads here. It needs a token, because the browser does not send the cookie.
+	case path == "/" && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate":
+		// A link in another page or in a file leads here. The browser does not send the cookie.
 	default:
 		return "requests of other sites are rejected"
 	}
 	return ""
 }
+
+// isRead reports whether the method of a request changes nothing.
+func isRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 func isUpgrade(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
@@ -197,98 +186,4 @@ func page(w http.ResponseWriter, status int, title, text, next string) {
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><link rel="icon" href="/icon.svg">%s<title>%s</title></head><body><h1>%s</h1><p>%s</p></body></html>`,
 		refresh, title, title, strings.ReplaceAll(text, `"`, "&quot;"))
-}
-
-// api serves the requests of the page.
-func (s *Server) api(w http.ResponseWriter, r *http.Request) {
-	switch r.Method + " " + path.Base(r.URL.Path) {
-	case "GET stream":
-		s.stream(w, r)
-		return
-	case "GET console":
-		s.console(w, r)
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
-	defer cancel()
-	result, err := s.call(ctx, r)
-	if err != nil {
-		reply(w, statusOf(err), map[string]string{"error": err.Error()})
-		return
-	}
-	reply(w, http.StatusOK, result)
-}
-
-var errNoSuchPath = errors.New("no such path")
-
-func (s *Server) call(ctx context.Context, r *http.Request) (any, error) {
-	query := r.URL.Query()
-	key := types.NamespacedName{Namespace: query.Get("namespace"), Name: query.Get("name")}
-	switch r.Method + " " + strings.TrimPrefix(r.URL.Path, "/api/") {
-	case "GET about":
-		return s.about(), nil
-	case "GET machine":
-		return s.machineDetail(ctx, key)
-	case "GET pool":
-		return s.poolDetail(ctx, key)
-	case "GET capi-machine":
-		return s.capiMachineDetail(ctx, key)
-	case "GET capi-pool":
-		return s.capiPoolDetail(ctx, key)
-	case "GET plots":
-		return s.history.plots(time.Now()), nil
-	case "GET events":
-		return s.events(key.Namespace, query.Get("pool"), query.Get("machine")), nil
-	case "GET yaml":
-		text, err := s.yamlOf(ctx, query.Get("kind"), key)
-		return map[string]string{"yaml": text}, err
-	case "POST plan":
-		return s.plan(r)
-	case "POST do":
-		return s.do(ctx, r)
-	}
-	return nil, errNoSuchPath
-}
-
-// About describes the program and the cluster.
-type About struct {
-	Version string        `json:"version"`
-	Cluster string        `json:"cluster"`
-	Context string        `json:"context,omitempty"`
-	Console bool          `json:"console"`
-	Actions []ActionAbout `json:"actions"`
-}
-
-func (s *Server) about() About {
-	about := About{Version: s.options.Version, Cluster: s.options.Cluster, Context: s.options.Context, Console: s.options.Console != nil}
-	for _, action := range s.options.Actions {
-		about.Actions = append(about.Actions, action.about())
-	}
-	return about
-}
-
-func (s *Server) gather() gather.Reader {
-	return gather.Reader{
-		Control: reader{s.options.Control, s.model.sources}, Target: s.options.Target, Console: s.options.LastOutput, Flags: s.options.Flags,
-	}
-}
-
-// statusOf returns the HTTP status for an error.
-func statusOf(err error) int {
-	switch {
-	case errors.Is(err, errNoSuchPath):
-		return http.StatusNotFound
-	case errors.Is(err, errInvalid):
-		return http.StatusBadRequest
-	}
-	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Code != 0 {
-		return int(status.Status().Code)
-	}
-	return http.StatusBadGateway
-}
-
-func reply(w http.ResponseWriter, status int, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // the browser has gone
 }

@@ -24,7 +24,7 @@ const (
 var upgrader = websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }, WriteBufferSize: 64 << 10}
 
 // stream sends the rows, and then those that change, to a tab.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
+func (s *view) stream(w http.ResponseWriter, r *http.Request) {
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
 		return // the upgrader has responded
@@ -42,6 +42,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
+	defer s.sayEnd(conn)
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
 	var number int64
@@ -67,14 +68,23 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Codes with which the page learns why a console was closed.
+// Codes with which the page learns why a console or the rows were closed.
 const (
 	closeRefused = 4000
-	maxReason    = 120 // bytes, a limit of WebSockets
+	// closeLogIn means that the user must log in.
+	closeLogIn = 4001
+	maxReason  = 120 // bytes, a limit of WebSockets
 )
 
+// sayEnd closes a connection with the reason for which the session ended, if it did.
+func (s *view) sayEnd(tab *websocket.Conn) {
+	if ended := (*endedError)(nil); errors.As(context.Cause(s.stopping), &ended) {
+		closeWith(tab, closeLogIn, ended.Error())
+	}
+}
+
 // console connects a tab with the console of a VirtualMachine.
-func (s *Server) console(w http.ResponseWriter, r *http.Request) {
+func (s *view) console(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	key := types.NamespacedName{Namespace: query.Get("namespace"), Name: query.Get("name")}
 	tab, err := upgrader.Upgrade(w, r, nil)
@@ -95,7 +105,11 @@ func (s *Server) console(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer guest.Close()
-	stop := context.AfterFunc(ctx, func() { guest.Close(); tab.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		s.sayEnd(tab)
+		guest.Close()
+		tab.Close()
+	})
 	defer stop()
 	go func() {
 		defer cancel()

@@ -1,19 +1,25 @@
 // Requests to the server.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { url } from "./address";
+
+// The user must log in. The message is the reason.
+export class LoginNeeded extends Error {}
 
 async function read(response: Response): Promise<unknown> {
   const body: unknown = await response.json().catch(() => ({ error: response.statusText }));
-  if (!response.ok) throw new Error((body as { error?: string }).error ?? response.statusText);
+  const error = (body as { error?: string }).error ?? response.statusText;
+  if (response.status === 401) throw new LoginNeeded(error);
+  if (!response.ok) throw new Error(error);
   return body;
 }
 
 export async function get<T>(path: string, parameters: Record<string, string> = {}): Promise<T> {
-  return (await read(await fetch(`/api/${path}?${new URLSearchParams(parameters)}`))) as T;
+  return (await read(await fetch(url(`${path}?${new URLSearchParams(parameters)}`)))) as T;
 }
 
 export async function post<T>(path: string, body: unknown): Promise<T> {
-  return (await read(await fetch(`/api/${path}`, { method: "POST", body: JSON.stringify(body) }))) as T;
+  return (await read(await fetch(url(path), { method: "POST", body: JSON.stringify(body) }))) as T;
 }
 
 export interface Fetched<T> {

@@ -2,6 +2,7 @@
 
 import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
+import { socket as address } from "./address";
 
 const [namespace = "", name = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
 const title = document.getElementById("title")!;
@@ -12,7 +13,7 @@ const back = document.getElementById("back") as HTMLAnchorElement;
 
 title.textContent = name;
 document.title = name + " · Console";
-back.href = `/#/vm/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+back.href = `./#/vm/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
 const terminal = new Terminal({
   allowProposedApi: false,
@@ -40,7 +41,7 @@ function connect(): void {
   state.textContent = "Connecting…";
   terminal.reset();
   const parameters = new URLSearchParams({ namespace, name });
-  const next = new WebSocket(`ws://${location.host}/api/console?${parameters}`);
+  const next = new WebSocket(address(`console?${parameters}`));
   socket = next;
   next.binaryType = "arraybuffer";
   next.onmessage = (message) => {

@@ -2,13 +2,12 @@
 
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { get } from "./api";
 import { number } from "./format";
+import { Login, LogOut } from "./login";
 import { CAPIMachine, Machine } from "./machine";
 import { Empty } from "./parts";
 import { Metrics } from "./plots";
 import { Pool, Pools } from "./pools";
-import type { About } from "./rows";
 import { Search } from "./search";
 import { store, useStore } from "./store";
 import { HintView } from "./tiles";
@@ -84,10 +83,11 @@ function Count({ of }: { of: string[] }) {
 function App() {
   useStore();
   const route = useRoute();
-  const lost = store.link === "lost";
+  const lost = store.link === "lost" && !store.login;
   useEffect(() => {
     document.title = (route[2] || route[1] || sections.find((section) => section.kinds.includes(route[0]!))?.title || "") + " · Millwright";
   }, [route.join("/")]);
+  if (store.login) return <Login reason={store.login} />;
   return (
     <>
       <header class="top">
@@ -109,6 +109,7 @@ function App() {
           ))}
         </nav>
         <Search />
+        {store.about?.logOut && <LogOut />}
         <p class={"link " + (lost ? "lost" : "open")} role="status">
           {lost ? "Disconnected" : <span class="cluster">{place()}</span>}
         </p>
@@ -124,10 +125,10 @@ function App() {
   );
 }
 
-// place names the cluster, and the namespace if only one is shown.
+// place names the user who logged in, or the cluster, and the namespace if only one is shown.
 function place(): string {
   const namespace = store.kind("Machine")?.namespace;
-  const cluster = store.about ? store.about.context || store.about.cluster.replace(/^https?:\/\//, "") : "";
+  const cluster = store.about ? store.about.user || store.about.context || store.about.cluster.replace(/^https?:\/\//, "") : "";
   return namespace ? `${namespace} · ${cluster}` : cluster;
 }
 
@@ -144,12 +145,5 @@ function chords(): void {
 }
 
 chords();
-store.connect();
-get<About>("about").then(
-  (about) => {
-    store.about = about;
-    store.changed();
-  },
-  () => {}, // the page then has no buttons; the lost connection is shown
-);
+store.begin();
 render(<App />, document.getElementById("app")!);

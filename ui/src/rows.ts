@@ -217,6 +217,8 @@ export interface About {
   version: string;
   cluster: string;
   context?: string;
+  user?: string;
+  logOut?: boolean;
   console: boolean;
   actions: Action[];
 }

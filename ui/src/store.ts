@@ -1,6 +1,8 @@
 // The rows of the server, and the connection that keeps them current.
 
 import { useEffect, useState } from "preact/hooks";
+import { closedForLogin, socket as address } from "./address";
+import { get, LoginNeeded } from "./api";
 import type { About, Delta, HostRow, KindRow, MachineRow, PoolRow, Row, SetRow, VMRow } from "./rows";
 
 type Link = "connecting" | "open" | "lost";
@@ -18,6 +20,8 @@ class Store {
   // Milliseconds that the server's clock is ahead of the browser's.
   ahead = 0;
   about: About | null = null;
+  // Why the user must log in, or empty.
+  login = "";
   // Whether the first rows have arrived.
   loaded = false;
 
@@ -68,9 +72,7 @@ class Store {
   apply(delta: Delta): void {
     this.ahead = delta.now - Date.now();
     if (delta.all) {
-      this.rows.clear();
-      this.kinds.clear();
-      this.groups.clear();
+      this.clear();
       this.loaded = true;
     }
     for (const id of delta.gone ?? []) this.remove(id);
@@ -125,9 +127,42 @@ class Store {
     return () => this.listeners.delete(listener);
   }
 
+  // begin reads what the server is, and then follows it.
+  begin(): void {
+    get<About>("about").then(
+      (about) => {
+        this.about = about;
+        this.login = "";
+        this.link = "connecting";
+        this.connect();
+      },
+      (error: Error) => {
+        if (error instanceof LoginNeeded) this.askLogin(error.message);
+        else setTimeout(() => this.begin(), 1000);
+        this.link = "lost";
+        this.changed();
+      },
+    );
+  }
+
+  // askLogin forgets all objects, because another user may log in.
+  askLogin(reason: string): void {
+    this.login = reason;
+    this.about = null;
+    this.loaded = false;
+    this.clear();
+    this.changed();
+  }
+
+  private clear(): void {
+    this.rows.clear();
+    this.kinds.clear();
+    this.groups.clear();
+  }
+
   // connect follows the server, and connects again after failures.
-  connect(): void {
-    const socket = new WebSocket(`ws://${location.host}/api/stream`);
+  private connect(): void {
+    const socket = new WebSocket(address("stream"));
     // The server sends at least an empty message in this time.
     const silence = 60_000;
     let watchdog = 0;
@@ -141,9 +176,13 @@ class Store {
       this.link = "open";
       this.apply(JSON.parse(message.data) as Delta);
     };
-    socket.onclose = () => {
+    socket.onclose = (closed) => {
       clearTimeout(watchdog);
       this.link = "lost";
+      if (closed.code === closedForLogin) {
+        this.askLogin(closed.reason || "Log in to see the cluster.");
+        return;
+      }
       this.changed();
       setTimeout(() => this.connect(), 1000);
     };

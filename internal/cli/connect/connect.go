@@ -3,7 +3,9 @@ package connect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 
@@ -53,6 +55,22 @@ func Named(flag, path, context string) (config *rest.Config, namespace string, e
 	config.UserAgent = userAgent
 	return config, namespace, nil
 }
+
+// WithoutCredentials returns the configuration of the cluster that this process runs in without credentials, and the
+// namespace of its Pod. The Pod needs no token of a service account, only the certificates of the API server, which are in
+// the ConfigMap kube-root-ca.crt of each namespace.
+func WithoutCredentials() (config *rest.Config, namespace string, err error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, "", errors.New("this process does not run in a Pod; set --kubeconfig to select the cluster")
+	}
+	return &rest.Config{
+		Host: "https://" + net.JoinHostPort(host, port), UserAgent: userAgent, TLSClientConfig: rest.TLSClientConfig{CAFile: podRootCA},
+	}, ofPod(), nil
+}
+
+// podRootCA is the file with the certificates of the API server.
+const podRootCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 // podNamespace is the file with the namespace of a Pod, next to the token of its service account.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"

@@ -37,6 +37,8 @@ type flags struct {
 	port    int
 	host    string
 	browser bool
+
+	shared
 }
 
 // New returns the command "ui". version is that of this program.
@@ -57,9 +59,15 @@ works once, for one browser. The page can do what your kubeconfig permits, and n
 that you may not read are marked as such. No manager needs to run.
 
 Without --namespace, the page shows all namespaces, or that of the context if you may not list the
-objects of all.`,
+objects of all.
+
+With --in-cluster, the command serves the page with TLS to many users, as a Deployment. Each user
+logs in with a bearer token, or a proxy in front of the page adds it to the requests, and the page
+can do what that token permits. The command has no permissions of its own: it uses no credentials
+of a service account or of a kubeconfig.`,
 		Example: `  millwright ui
-  millwright ui --kubeconfig control.yaml --target-kubeconfig target.yaml -n machines`,
+  millwright ui --kubeconfig control.yaml --target-kubeconfig target.yaml -n machines
+  millwright ui --in-cluster --port 8443 --url https://machines.example.com/`,
 		Args: args.None,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, version) },
 	}
@@ -70,6 +78,7 @@ objects of all.`,
 	cmd.Flags().IntVar(&f.port, "port", 0, "port to listen on; 0 for any")
 	cmd.Flags().StringVar(&f.host, "host", "", "host name in the link: localhost or a name below it, or a loopback address; defaults to a random name below localhost")
 	cmd.Flags().BoolVar(&f.browser, "browser", true, "open the link in a browser, if there is a desktop")
+	f.shared.add(cmd)
 	return cmd
 }
 
@@ -81,6 +90,7 @@ func (f *flags) validate() error {
 	wrong.If(f.port < 0 || f.port > 65535, "--port: must be between 0 and 65535")
 	wrong.If(f.host != "" && !isLoopback(f.host), "--host: %q is not a name of the loopback address; use localhost, a name below localhost, or 127.0.0.1", f.host)
 	wrong.If(f.metricsURL != "" && f.metricsURL != connect.None && !validMetricsURL(f.metricsURL), "--metrics-url: %q is not a URL with http or https and without credentials, or %q", f.metricsURL, connect.None)
+	f.shared.validate(f, &wrong)
 	return wrong.Err()
 }
 
@@ -90,6 +100,9 @@ func (f *flags) run(cmd *cobra.Command, version string) error {
 		return args.Wrong(err)
 	}
 	ctrl.SetLogger(logr.Discard()) // the page shows problems
+	if f.inCluster {
+		return f.runShared(cmd, version)
+	}
 	options, err := f.options(version)
 	if err != nil {
 		return err
@@ -112,7 +125,7 @@ func (f *flags) run(cmd *cobra.Command, version string) error {
 	}
 	remove := f.open(cmd, server.URL())
 	defer remove()
-	return serve(cmd.Context(), listener, server)
+	return serve(cmd.Context(), listener, &http.Server{Handler: server}, server.Run)
 }
 
 // readHeaderTimeout and shutdownTimeout limit how long a browser may take for a request, and how long the command waits for
@@ -122,16 +135,16 @@ const (
 	shutdownTimeout   = 2 * time.Second
 )
 
-// serve serves the page until ctx is done.
-func serve(ctx context.Context, listener net.Listener, server *ui.Server) error {
+// serve serves the page until ctx is done. run keeps what it shows current until then.
+func serve(ctx context.Context, listener net.Listener, page *http.Server, run func(context.Context)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	current := make(chan struct{})
 	go func() {
 		defer close(current)
-		server.Run(ctx)
+		run(ctx)
 	}()
-	page := &http.Server{Handler: server, ReadHeaderTimeout: readHeaderTimeout}
+	page.ReadHeaderTimeout = readHeaderTimeout
 	context.AfterFunc(ctx, func() {
 		ending, stop := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer stop()
@@ -150,14 +163,25 @@ func serve(ctx context.Context, listener net.Listener, server *ui.Server) error 
 
 // options returns the clients of both clusters. It does not contact them yet.
 func (f *flags) options(version string) (ui.Options, error) {
-	options := ui.Options{Version: version, Context: f.Context}
 	config, namespace, err := f.Load()
+	if err != nil {
+		return ui.Options{}, err
+	}
+	options, err := f.optionsOf(config, version)
 	if err != nil {
 		return options, err
 	}
-	options.Fallback, options.Namespace, options.Cluster = namespace, f.Namespace, config.Host
+	options.Fallback, options.Namespace, options.Context = namespace, f.Namespace, f.Context
+	options.Metrics, err = f.metrics(config, options.Control, cmp.Or(options.Namespace, namespace))
+	return options, err
+}
+
+// optionsOf returns the options for a client configuration, except for its namespaces and metrics.
+func (f *flags) optionsOf(config *rest.Config, version string) (ui.Options, error) {
+	options := ui.Options{Version: version, Cluster: config.Host}
 	// Client-side rate limits are meant for controllers, and would delay explanations behind each other.
 	config.QPS = -1
+	var err error
 	if options.Control, err = connect.NewClient(config); err != nil {
 		return options, err
 	}
@@ -170,9 +194,6 @@ func (f *flags) options(version string) (ui.Options, error) {
 	}
 	options.Console = func(ctx context.Context, key types.NamespacedName) (*websocket.Conn, error) {
 		return vm.OpenConsole(ctx, calls, key)
-	}
-	if options.Metrics, err = f.metrics(calls, options.Control, cmp.Or(options.Namespace, namespace)); err != nil {
-		return options, err
 	}
 	options.Actions = actions{client: options.Control, config: calls, cluster: f.clusterFlags()}.all()
 	return options, nil
@@ -195,6 +216,9 @@ func (f *flags) targetOf(control client.Reader) (client.Reader, error) {
 
 // clusterFlags are the flags that select the same cluster in another command.
 func (f *flags) clusterFlags() []string {
+	if f.inCluster {
+		return nil // users have kubeconfigs of their own
+	}
 	var all []string
 	for _, flag := range []struct{ name, value string }{{"--dir", f.Dir}, {"--kubeconfig", f.File}, {"--context", f.Context}} {
 		if flag.value != "" {

@@ -67,6 +67,9 @@ func TestChart_RejectsInvalidValues(t *testing.T) {
 		"too many ports":   {values{"mode": "load-balancer", "loadBalancer": values{"host": "a", "firstPort": 65500, "ports": 100}}, "must not exceed 65535"},
 		"type of Service":  {values{"loadBalancer": values{"service": values{"type": "ExternalName"}}}, "type"},
 		"interval":         {values{"serviceMonitor": values{"interval": "often"}}, "interval"},
+		"no addresses":     {values{"ui": values{"enabled": true}}, "ui.urls is required"},
+		"address":          {values{"ui": values{"urls": []any{"machines.example.com"}}}, "urls"},
+		"proxy":            {values{"ui": values{"trustedProxies": []any{"10.0.0.1"}}}, "trustedProxies"},
 		"policy":           {values{"image": values{"pullPolicy": "Sometimes"}}, "pullPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,6 +200,15 @@ func TestChart_EveryValueHasAnEffect(t *testing.T) {
 		"warnings": {values{"machineNamespace": "shoot--a--b", "warnings": values{"tlsSecret": "s", "caBundle": "Y2E=", "port": 20443}}, []string{
 			"--webhook-port=20443", "containerPort: 20443", "secretName: s", "- port: 20443", "targetPort: webhook", "caBundle: Y2E=",
 			"name: millwright-warnings-" + namespace, "kubernetes.io/metadata.name: shoot--a--b",
+		}},
+		"page": {values{"ui": values{
+			"enabled": true, "urls": []any{"https://machines.example.com/page/", "http://localhost:8001/proxy/"}, "tlsSecret": "s", "trustedProxies": []any{"10.0.0.0/8"}, "maxSessions": 7, "maxSessionsPerAddress": 3,
+			"port": 20443, "service": values{"annotations": values{"a": "b"}}, "extraArgs": []any{"--session-idle-timeout=5m"}, "resources": values{"limits": values{"memory": "3Gi"}},
+			"ingress": values{"enabled": true, "className": "c", "annotations": values{"d": "e"}, "tlsSecret": "t"},
+		}}, []string{
+			"--in-cluster", "--url=https://machines.example.com/page/", "--url=http://localhost:8001/proxy/", "--trusted-proxies=10.0.0.0/8", "--max-sessions=7", "--max-sessions-per-address=3", "--port=20443", "containerPort: 20443",
+			"- port: 20443", "secretName: s", "--tls-cert-file=/etc/millwright/ui/tls.crt", "a: b", "--session-idle-timeout=5m", "memory: 3Gi", "ingressClassName: c", "d: e", "secretName: t",
+			"host: machines.example.com", "path: /page/",
 		}},
 		"budget": {values{"podDisruptionBudget": values{"maxUnavailable": "50%"}}, []string{"maxUnavailable: 50%"}},
 	} {
