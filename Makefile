@@ -287,6 +287,11 @@ bench-vm: ## Compare start and live migration with QEMU alone, alternating: dura
 	MILLWRIGHT_TIER=all MILLWRIGHT_PAIRS=$(PAIRS) go test -count=1 -timeout 60m -run 'AgainstBareQEMU$$' -v ./internal/vm/hypervisor
 	@cat /proc/loadavg
 
+CHURN ?= 10m
+.PHONY: bench-ui
+bench-ui: chromium ## Measure the memory of a tab with 5,000 machines that are replaced and change (CHURN=10m)
+	MILLWRIGHT_TIER=all MILLWRIGHT_CHURN=$(CHURN) go test -count=1 -timeout 24h -run 'TestPage_MemoryOfTabStaysFlat$$' -v ./internal/ui
+
 ROUNDS ?= 5
 .PHONY: bench-network
 bench-network: qemu guest ## Compare the network between two guests with QEMU's user-mode network and tap devices, alternating (as root; ROUNDS=5)
