@@ -160,7 +160,7 @@ func (c call) list(ctx context.Context) (map[string]string, error) {
 			later = cmp.Or(later, checkVersion(vm))
 			made, ok := identityOf(vm)
 			if c.identity.Machine = made.Machine; ok && made == c.identity && c.isStorable(vm) {
-				machines[providerID(vm)] = made.Machine
+				machines[ProviderID(vm)] = made.Machine
 			}
 		}
 	}, client.InNamespace(c.key.Namespace), client.MatchingLabels{

@@ -135,7 +135,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 		return nil, coded(fmt.Sprintf("cannot create VM %s", c.key), err)
 	}
 	return &driver.CreateMachineResponse{
-		ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
+		ProviderID: ProviderID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
 	}, nil
 }
 
@@ -166,7 +166,7 @@ func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineSta
 		return nil, err
 	}
 	return &driver.GetMachineStatusResponse{
-		ProviderID: providerID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
+		ProviderID: ProviderID(vm), NodeName: c.nodeName(), Addresses: c.addresses(vm), FailureDomain: c.failureDomain(ctx, vm),
 	}, nil
 }
 

@@ -183,9 +183,13 @@ func hashOf(texts ...string) string {
 
 const providerIDScheme = "millwright:///"
 
-func providerID(vm *vmv1alpha1.VirtualMachine) string {
-	return providerIDScheme + vm.Namespace + "/" + vm.Spec.UUID
+// ProviderID returns the provider ID of the Node of a VM. The VM must have a UUID.
+func ProviderID(vm *vmv1alpha1.VirtualMachine) string {
+	return ProviderIDPrefix(vm.Namespace) + vm.Spec.UUID
 }
+
+// ProviderIDPrefix returns what the provider IDs of all VMs in a namespace begin with.
+func ProviderIDPrefix(namespace string) string { return providerIDScheme + namespace + "/" }
 
 // splitProviderID returns the parts of a provider ID of this driver.
 func splitProviderID(id string) (namespace, uuid string, ok bool) {

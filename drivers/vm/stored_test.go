@@ -69,7 +69,7 @@ func TestStored_EveryVersionIsFound(t *testing.T) {
 				t.Errorf("the call uses the name %s, want %s", c.key.Name, stored.Name)
 			}
 			list, err := c.list(t.Context())
-			if diff := cmp.Diff(map[string]string{providerID(stored): "pool-1"}, list); err != nil || diff != "" {
+			if diff := cmp.Diff(map[string]string{ProviderID(stored): "pool-1"}, list); err != nil || diff != "" {
 				t.Errorf("list (-want +got), %v:\n%s", err, diff)
 			}
 			other := callFor(t, map[string]string{v1alpha1.GroupName: driver.APIGroupClusterAPI, driver.APIGroupClusterAPI: v1alpha1.GroupName}[group], stored)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/cli/args"
 	"github.com/millwright-dev/millwright/internal/cli/autoscaler"
+	"github.com/millwright-dev/millwright/internal/cli/cloudcontroller"
 	"github.com/millwright-dev/millwright/internal/cli/conformance"
 	"github.com/millwright-dev/millwright/internal/cli/drivers"
 	"github.com/millwright-dev/millwright/internal/cli/instance"
@@ -87,7 +88,7 @@ happen or does not exist; 2 for invalid arguments.`,
 	add(groupLocal, localCommands(release)...)
 	add(groupMachines, machine.NewExplain(), machine.New(must(instance.Deprecated(drivers.Kinds))...), rollout.New(), ui.New(version))
 	add(groupVMs, append([]*cobra.Command{vm.New()}, hypervisorCommands()...)...)
-	add(groupRun, append(managerCommands(), must(manager.NewFleet(drivers.Kinds)), newVMController(), autoscaler.New(), loadbalancer.New())...)
+	add(groupRun, append(managerCommands(), must(manager.NewFleet(drivers.Kinds)), newVMController(), autoscaler.New(), cloudcontroller.New(), loadbalancer.New())...)
 	add(groupDrivers, must(instance.New(drivers.Kinds)), newManageVM(), newConformance())
 	add(groupOther, newVersionCommand(version))
 	root.SetHelpCommand(newHelpCommand())

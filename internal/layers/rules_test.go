@@ -139,6 +139,10 @@ var rules = []rule{
 		may:  []string{"api", "driver", "internal/lifecycle/drain", "internal/lifecycle/preservation", "internal/connlimit", "internal/observe", "internal/reconcile/messages", pool},
 	},
 
+	// The cloud provider for controllers of Kubernetes. Like the driver, it uses only API objects.
+	{from: []string{"internal/cloud"}, may: []string{"api", "drivers/vm"}},
+	{from: []string{"internal/cloudcontroller"}, may: []string{"api", "internal/cloud", "internal/manager"}},
+
 	// The service for autoscalers. It interprets annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},

@@ -22,6 +22,10 @@ const (
 	balancerRole       = "config/rbac/load-balancer-role.yaml"
 	balancerLeaderRole = "config/rbac/load-balancer-leader-role.yaml"
 
+	cloudRole      = "config/rbac/cloud-controller-role.yaml"
+	cloudVMsRole   = "config/rbac/cloud-controller-infrastructure-role.yaml"
+	cloudHostsRole = "config/rbac/cloud-controller-hosts-role.yaml"
+
 	driverRole        = "config/rbac/driver-vm-role.yaml"
 	driverClusterRole = "config/rbac/driver-vm-cluster-role.yaml"
 	driverUpdateRole  = "config/rbac/driver-vm-update-role.yaml"
@@ -271,6 +275,23 @@ var identities = map[string]identity{
 	"the load balancer that leads": {roles: []string{balancerLeaderRole}, want: []string{
 		"leases.coordination.k8s.io in own: create",
 		"leases.coordination.k8s.io millwright-load-balancer in own: get update",
+	}},
+	"the cloud controller in its cluster": {roles: []string{cloudRole}, want: []string{
+		"events in everywhere: create patch",
+		"leases.coordination.k8s.io in own: create",
+		"leases.coordination.k8s.io millwright-cloud-controller in own: get update",
+		"nodes in everywhere: get list watch update patch delete",
+		"nodes/status in everywhere: patch",
+		"services in everywhere: list watch",
+		"services/status in everywhere: patch",
+	}},
+	"the cloud controller in the infrastructure cluster": {roles: []string{cloudVMsRole}, want: []string{
+		"namespaces in own: get",
+		"services in own: get list watch create update delete",
+		"virtualmachines.vm.metropolis.monogon.dev in own: get list watch",
+	}},
+	"the cloud controller, for zones": {roles: []string{cloudHostsRole}, want: []string{
+		"nodes in everywhere: get",
 	}},
 	"the core of Cluster API": {roles: []string{capiCoreRole}, want: []string{
 		"millwrightclusters.infrastructure.millwright.dev in everywhere: get list watch create update patch delete",
