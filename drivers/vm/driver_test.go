@@ -89,6 +89,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 	sha512 := "sha512:" + strings.Repeat("0a", 64)
 	w := newTestDriver(t, vm.Options{Installation: "east/1"}).withClass(object{
 		"size": "medium", "cpus": 3, "rootFsSize": 20, "storageClassName": "fast", "migrateStrategy": "Cold", "terminationGracePeriodSeconds": 120,
+		"tags":       object{"kubernetes.io/cluster/shoot": "1", "kubernetes.io/role/worker": "1", "team": "a", "vm.metropolis.monogon.dev/cluster": "demo"},
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
@@ -158,10 +159,10 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		t.Errorf("data of the secret (-want +got):\n%s", diff)
 	}
 	wantVM := metav1.ObjectMeta{Name: name, Namespace: w.Namespace, Labels: map[string]string{
-		vm.LabelCluster: "shoot", vm.LabelRole: "worker", "team": "a",
+		vm.LabelCluster: "shoot", vm.LabelRole: "worker", "team": "a", "vm.metropolis.monogon.dev/cluster": "demo",
 	}, Annotations: map[string]string{
 		vm.AnnotationIdentity: identity,
-		vm.AnnotationTags:     `{"kubernetes.io/cluster/shoot":"1","kubernetes.io/role/worker":"1","team":"a"}`,
+		vm.AnnotationTags:     `{"kubernetes.io/cluster/shoot":"1","kubernetes.io/role/worker":"1","team":"a","vm.metropolis.monogon.dev/cluster":"demo"}`,
 	}}
 	for key, value := range labels {
 		wantVM.Labels[key] = value

@@ -291,8 +291,8 @@ func validateTag(key, value string) error {
 		return fmt.Errorf("the key must have 1 to %[1]d bytes, and the value at most %[1]d bytes", maxTagLength)
 	case strings.ContainsFunc(key, unicode.IsControl) || strings.ContainsFunc(value, unicode.IsControl):
 		return errors.New("must not contain control characters")
-	case strings.HasPrefix(key, prefix) || strings.HasPrefix(key, vmv1alpha1.GroupName+"/"):
-		return errors.New("the prefix is reserved for the driver and the VM controller")
+	case strings.HasPrefix(key, prefix):
+		return errors.New("the prefix is reserved for the driver")
 	}
 	return nil
 }

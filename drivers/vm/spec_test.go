@@ -114,7 +114,7 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			"kubernetes.io/cluster/a": "", "kubernetes.io/cluster/b": "", "kubernetes.io/role/": "", "y": "a\nb", "z": strings.Repeat("z", long),
 			"driver.millwright.dev/machine": "x",
 		}}, codes.InvalidArgument, []string{
-			"providerSpec.tags[driver.millwright.dev/machine]: Invalid value: the prefix is reserved for the driver and the VM controller",
+			"providerSpec.tags[driver.millwright.dev/machine]: Invalid value: the prefix is reserved for the driver",
 			"providerSpec.tags[y]: Invalid value: must not contain control characters",
 			"providerSpec.tags[z]: Invalid value: the key must have 1 to 256 bytes, and the value at most 256 bytes",
 			"providerSpec.tags: Invalid value: must have exactly one key kubernetes.io/cluster/<NAME>, but has 2",
