@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,6 +31,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -53,8 +56,8 @@ type Config struct {
 	Infrastructure *rest.Config
 	// Namespace is the namespace of the VirtualMachines. Required.
 	Namespace string
-	// Cluster is the name of the workload cluster, which its VirtualMachines have as the label LabelCluster.
-	// Required.
+	// Cluster is the name of the workload cluster: the value of the label cloud.LabelCluster of its VirtualMachines. It has
+	// at most MaxCluster characters. Required.
 	Cluster string
 	// Election configures leader election. The lease is in the workload cluster, by default in kube-system.
 	Election manager.Election
@@ -82,7 +85,7 @@ const (
 // one of its cluster.
 func Run(ctx context.Context, cfg Config) error {
 	cfg.Pages.Gatherer = prometheus.Gatherers{ctrlmetrics.Registry, prometheus.GathererFunc(gather)}
-	ready, stop, err := manager.Serve(ctx, cfg.Pages)
+	ready, stop, err := manager.Serve(ctx, cfg.Pages, "waiting for the API server of the infrastructure cluster")
 	if err != nil {
 		return err
 	}
@@ -133,8 +136,13 @@ func options(cfg Config) ctrl.Options {
 
 // connect returns the infrastructure cluster, with the indexes of its cache, when its API server has responded.
 func connect(ctx context.Context, cfg Config) (cluster.Cluster, error) {
+	mapper, err := awaitMapper(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
 	infrastructure, err := cluster.New(cfg.Infrastructure, func(o *cluster.Options) {
 		o.Scheme, o.Logger = manager.Scheme(), cfg.Log
+		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil }
 		o.Cache.DefaultNamespaces = map[string]cache.Config{cfg.Namespace: {}}
 		o.Cache.DefaultTransform = cache.TransformStripManagedFields()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{
@@ -144,17 +152,27 @@ func connect(ctx context.Context, cfg Config) (cluster.Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
 	}
-	err = wait.PollUntilContextCancel(ctx, 5*time.Second, true, func(ctx context.Context) (bool, error) {
-		_, err := infrastructure.GetRESTMapper().RESTMapping(vmv1alpha1.Kind(vmv1alpha1.VirtualMachineKind), vmv1alpha1.SchemeGroupVersion.Version)
+	return infrastructure, cloud.AddIndexes(ctx, infrastructure.GetFieldIndexer())
+}
+
+// awaitMapper waits until the API server of the infrastructure cluster has VirtualMachines, and returns the mapper of its
+// kinds.
+func awaitMapper(ctx context.Context, cfg Config) (meta.RESTMapper, error) {
+	transport, err := rest.HTTPClientFor(cfg.Infrastructure)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(cfg.Infrastructure, transport)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the infrastructure cluster: %w", err)
+	}
+	return mapper, wait.PollUntilContextCancel(ctx, 5*time.Second, true, func(context.Context) (bool, error) {
+		_, err := mapper.RESTMapping(vmv1alpha1.Kind(vmv1alpha1.VirtualMachineKind), vmv1alpha1.SchemeGroupVersion.Version)
 		if err != nil {
 			cfg.Log.Info("waiting for the API server of the infrastructure cluster", "server", cfg.Infrastructure.Host, "err", err.Error())
 		}
 		return err == nil, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return infrastructure, cloud.AddIndexes(ctx, infrastructure.GetFieldIndexer())
 }
 
 // controllers are the controllers of k8s.io/cloud-provider, with their caches. They run while this process leads.

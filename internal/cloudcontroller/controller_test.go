@@ -2,17 +2,22 @@ package cloudcontroller
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/go-logr/logr/testr"
 	"github.com/onsi/gomega"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -174,6 +179,24 @@ func (c *cloudTest) expectGone(from client.Client, object client.Object) {
 		err := from.Get(c.t.Context(), client.ObjectKeyFromObject(object), object)
 		g.Expect(apierrors.IsNotFound(err)).To(gomega.BeTrue(), "%v", err)
 	})
+}
+
+// TestCloudController_WaitsForInfrastructure checks that a cloud controller whose infrastructure cluster is not available
+// waits, and reports why.
+func TestCloudController_WaitsForInfrastructure(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close() // nothing listens there now
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logged := ""
+	log := funcr.New(func(_, line string) { logged = line; cancel() }, funcr.Options{})
+	_, err := connect(ctx, Config{Infrastructure: &rest.Config{Host: server.URL}, Namespace: "vms", Cluster: "demo", Log: log})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v", err)
+	}
+	if !strings.Contains(logged, "waiting for the API server of the infrastructure cluster") || !strings.Contains(logged, "connection refused") {
+		t.Errorf("got log %q", logged)
+	}
 }
 
 // TestCloudController is the life of a cluster. It uses every permission of the roles.

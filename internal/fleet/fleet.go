@@ -130,7 +130,7 @@ func Run(ctx context.Context, cfg Config) error {
 	own := prometheus.NewRegistry() // several fleets may run in the process of a test
 	own.MustRegister(f.metrics)
 	cfg.Pages.Gatherer = f.registries.gatherer(prometheus.Gatherers{ctrlmetrics.Registry, own})
-	ready, stop, err := manager.Serve(ctx, cfg.Pages)
+	ready, stop, err := manager.Serve(ctx, cfg.Pages, "waiting for the API server of the seed")
 	if err != nil {
 		return err
 	}

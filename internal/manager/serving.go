@@ -48,12 +48,13 @@ type Pages struct {
 }
 
 // Serve serves the pages until stop is called. The process is not ready until ready is called, and not alive after ctx is
-// canceled.
-func Serve(ctx context.Context, cfg Pages) (ready, stop func(), err error) {
+// canceled. Until ready is called, /readyz responds with missing, such as "waiting for the API server".
+func Serve(ctx context.Context, cfg Pages, missing string) (ready, stop func(), err error) {
 	s, stop, err := serve(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
+	s.missing.Store(missing)
 	return func() { s.missing.Store("") }, stop, nil
 }
 

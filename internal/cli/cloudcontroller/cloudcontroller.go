@@ -46,7 +46,7 @@ func New() *cobra.Command {
 
 It initializes nodes whose kubelet runs with --cloud-provider=external, deletes nodes whose
 VirtualMachine is gone, and gives Services of type LoadBalancer the address of a Service in
-the infrastructure cluster. The VirtualMachines have the label
+the infrastructure cluster. The VirtualMachines need the label
 vm.metropolis.monogon.dev/cluster with the value of --cluster-name.`,
 		Example: `  millwright cloud-controller --kubeconfig demo.kubeconfig --infrastructure-kubeconfig inClusterConfig \
       --infrastructure-namespace virtual-machines --cluster-name demo`,
@@ -63,7 +63,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the workload cluster, which has the nodes; defaults to the in-cluster config")
 	set.StringVar(&f.infrastructure, "infrastructure-kubeconfig", "", `kubeconfig of the infrastructure cluster, which has the VirtualMachines; "inClusterConfig" for the in-cluster config; required`)
 	set.StringVar(&c.Namespace, "infrastructure-namespace", "", "namespace of the VirtualMachines; defaults to that of the kubeconfig, or of the Pod")
-	set.StringVar(&c.Cluster, "cluster-name", "", "name of the workload cluster, which its VirtualMachines have as the label vm.metropolis.monogon.dev/cluster; required")
+	set.StringVar(&c.Cluster, "cluster-name", "", "name of the workload cluster: the value of the label vm.metropolis.monogon.dev/cluster of its VirtualMachines; required")
 	set.Float32Var(&f.qps, "kube-api-qps", 20, "maximum requests per second to each API server")
 	set.IntVar(&f.burst, "kube-api-burst", 30, "maximum burst of requests to each API server")
 	args.Section(set, "cluster")
@@ -72,6 +72,7 @@ func (f *flags) add(set *pflag.FlagSet) {
 	set.BoolVar(&c.Pages.Profiling.Enabled, "profiling", false, "enable profiling via web interface host:port/debug/pprof/")
 	args.Section(set, "serving")
 	managercmd.AddElection(set, &c.Election)
+	set.Lookup("leader-elect-retry-period").Usage = "duration between attempts to acquire or renew the lease" // it is not released
 	set.StringVar(&c.Election.Namespace, "leader-elect-namespace", "kube-system", "namespace of the lease in the workload cluster")
 	args.Section(set, "leader election")
 	f.logging.Add(set)
