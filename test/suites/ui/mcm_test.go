@@ -8,7 +8,6 @@ import (
 
 	"github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,14 +24,14 @@ func leaveMCMsCRDs(t *testing.T, e *env.Env) {
 	e.InstallMCMsCRDs(t)
 	of := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 	others := func() (found []client.Object) {
-		crds := &metav1.PartialObjectMetadataList{}
+		// Not only their metadata: for its deletion, the client decodes the response with its scheme, which lacks the kind.
+		crds := &unstructured.UnstructuredList{}
 		crds.SetGroupVersionKind(of.GroupVersion().WithKind(of.Kind + "List"))
 		if err := e.Client.List(t.Context(), crds); err != nil {
 			t.Fatal(err)
 		}
 		for i := range crds.Items {
-			if !isMCMs(crds.Items[i].Name) {
-				crds.Items[i].SetGroupVersionKind(of)
+			if !isMCMs(crds.Items[i].GetName()) {
 				found = append(found, &crds.Items[i])
 			}
 		}
