@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -85,6 +86,7 @@ type pods struct {
 
 func newPods(config *rest.Config, control client.Reader, namespace string) (*pods, error) {
 	config = rest.CopyConfig(config)
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return withoutRedirects{inner} })
 	config.GroupVersion, config.APIPath = &corev1.SchemeGroupVersion, "/api"
 	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
 	calls, err := rest.RESTClientFor(config)
@@ -92,6 +94,18 @@ func newPods(config *rest.Config, control client.Reader, namespace string) (*pod
 		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
 	}
 	return &pods{control, calls, namespace}, nil
+}
+
+// withoutRedirects refuses requests that follow a redirect. The API server passes redirects of Pods on, and a client of
+// Kubernetes sends its credentials to each server to which they lead.
+type withoutRedirects struct{ inner http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (w withoutRedirects) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Response != nil {
+		return nil, errors.New("the Pod responded with a redirect, which is not followed")
+	}
+	return w.inner.RoundTrip(r)
 }
 
 // read implements the Metrics of ui.Options.

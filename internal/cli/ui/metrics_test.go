@@ -124,3 +124,34 @@ func TestMetrics_AreReadFromPods(t *testing.T) {
 		read.Close()
 	}
 }
+
+// TestMetrics_RedirectOfPodIsNotFollowed checks that a Pod cannot make the page send the user's token to another server, or
+// send another request to the API server.
+func TestMetrics_RedirectOfPodIsNotFollowed(t *testing.T) {
+	attacker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("the server of the attacker gets the credentials %q", r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(attacker.Close)
+	for _, location := range []string{attacker.URL, "/api/v1/secrets"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/proxy/metrics") {
+				t.Errorf("the API server gets a request for %s", r.URL.Path)
+			}
+			http.Redirect(w, r, location, http.StatusFound)
+		}))
+		t.Cleanup(server.Close)
+		objects := fake.NewClientBuilder().WithObjects(
+			&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "machine-controller"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("a-1_x")}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a-1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 10258}}}}}},
+		).Build()
+		p, err := newPods(&rest.Config{Host: server.URL, BearerToken: "of-user"}, objects, "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := p.read(t.Context())
+		read.Close()
+		if err == nil || !strings.Contains(err.Error(), "redirect") {
+			t.Errorf("redirect to %s: %v", location, err)
+		}
+	}
+}
