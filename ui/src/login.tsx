@@ -60,7 +60,7 @@ export function LogOut() {
     );
   return (
     <button type="button" title={problem} onClick={logOut}>
-      {problem ? "Log out again" : "Log out"}
+      {problem ? "Retry logout" : "Log out"}
     </button>
   );
 }

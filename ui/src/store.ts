@@ -166,6 +166,7 @@ class Store {
     // The server sends at least an empty message in this time.
     const silence = 60_000;
     let watchdog = 0;
+    let received = false;
     const alive = () => {
       clearTimeout(watchdog);
       watchdog = window.setTimeout(() => socket.close(), silence);
@@ -173,6 +174,7 @@ class Store {
     socket.onopen = alive;
     socket.onmessage = (message) => {
       alive();
+      received = true;
       this.link = "open";
       this.apply(JSON.parse(message.data) as Delta);
     };
@@ -180,7 +182,8 @@ class Store {
       clearTimeout(watchdog);
       this.link = "lost";
       if (closed.code === closedForLogin) {
-        this.askLogin(closed.reason || "Log in to see the cluster.");
+        if (received && !this.about?.logOut) this.begin(); // a proxy logged the user in, and may have a new token
+        else this.askLogin(closed.reason || "Log in to see the cluster.");
         return;
       }
       this.changed();
