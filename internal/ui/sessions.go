@@ -19,7 +19,8 @@ const (
 	maxSessionAge = 12 * time.Hour
 	// maxTabs limits the tabs and consoles of a session.
 	maxTabs = 64
-	// maxChecks limits the tokens that are checked at the same time, which clients without a valid one can cause.
+	// maxChecks limits the tokens of clients without a session that are checked at the same time. The checks of sessions are
+	// limited by their number.
 	maxChecks = 16
 )
 
@@ -118,7 +119,7 @@ func (s *sessions) open(ctx context.Context, of credentials, from connlimit.Orig
 	return session, nil
 }
 
-// identify returns the user of a token.
+// identify returns the user of a token that has no session.
 func (s *sessions) identify(ctx context.Context, token string) (string, error) {
 	select {
 	case s.checks <- struct{}{}:
@@ -165,8 +166,9 @@ func (s *sessions) over(ctx context.Context, session *userSession, now time.Time
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	// Without a response of the API server, the rows report that they may be out of date.
-	if user, err := s.identify(ctx, session.Token); apierrors.IsUnauthorized(err) || err == nil && user != session.user {
+	// The limit of identify does not apply: clients that send many wrong tokens could otherwise delay this check, and so use a
+	// revoked token longer. Without a response of the API server, the rows report that they may be out of date.
+	if user, err := s.options.Identify(ctx, session.Token); apierrors.IsUnauthorized(err) || err == nil && user != session.user {
 		return "The token has expired or was revoked. Log in again."
 	}
 	return ""

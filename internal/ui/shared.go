@@ -27,10 +27,10 @@ type SharedOptions struct {
 	// Identify returns the name of the user of a token, as the API server knows it. If the token is not valid, it returns
 	// an error for which IsUnauthorized of the API machinery is true.
 	Identify func(ctx context.Context, token string) (user string, err error)
-	// URLs are the addresses of the page in browsers. Each has another origin, and a path that ends with a slash.
+	// URLs are the addresses of the page in browsers. Each has a different origin, and a path that ends with a slash.
 	// Requests of other origins are rejected.
 	URLs []*url.URL
-	// TrustedProxies are the addresses of proxies whose header X-Forwarded-For is believed. If empty, the limit for an
+	// TrustedProxies are the addresses of proxies whose header X-Forwarded-For is trusted. If empty, the limit for an
 	// address counts each proxy as one client.
 	TrustedProxies []netip.Prefix
 	// MaxSessions limits the sessions of all users, and MaxSessionsPerAddress those that were opened from the same
@@ -148,14 +148,25 @@ func (s *Shared) clientOf(r *http.Request) connlimit.Origin {
 	return connlimit.OriginOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
 }
 
-// sharedCookie is the name of the cookie of a session.
+// sharedCookie is the name of the cookie of a session, with a prefix for some addresses.
 const sharedCookie = "millwright-ui-session"
+
+// sharedCookieFor returns the name of the cookie for an address of the page. Browsers do not accept one with the prefix __Host-
+// from another host of the same domain, which could otherwise make users use a session of the attacker. It requires TLS and
+// the path /.
+func sharedCookieFor(of *url.URL) string {
+	if of.Scheme == "https" && of.Path == "/" {
+		return "__Host-" + sharedCookie
+	}
+	return sharedCookie
+}
 
 // cookie returns the cookie of a session. It lasts until the browser is closed. Browsers accept secure cookies from
 // localhost without TLS.
 func (s *Shared) cookie(r *http.Request, secret string) *http.Cookie {
+	of := s.urlOf(r.Header.Get("Origin"))
 	return &http.Cookie{
-		Name: sharedCookie, Value: secret, Path: s.urlOf(r.Header.Get("Origin")).Path,
+		Name: sharedCookieFor(of), Value: secret, Path: of.Path,
 		Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}
 }
@@ -207,9 +218,11 @@ func (s *Shared) sessionOf(r *http.Request) (*userSession, error) {
 		defer cancel()
 		return s.sessions.open(ctx, credentials{Token: token}, s.clientOf(r))
 	}
-	if cookie, err := r.Cookie(sharedCookie); err == nil {
-		if session := s.sessions.bySecret(cookie.Value); session != nil {
-			return session, nil
+	for _, of := range s.options.URLs {
+		if cookie, err := r.Cookie(sharedCookieFor(of)); err == nil {
+			if session := s.sessions.bySecret(cookie.Value); session != nil {
+				return session, nil
+			}
 		}
 	}
 	return nil, &endedError{"Log in to see the cluster."}

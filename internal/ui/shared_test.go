@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,6 +189,43 @@ func TestShared_UsersSeeTheirOwnObjects(t *testing.T) {
 	}
 }
 
+// TestShared_IgnoresCookiesOfSiblings checks that another host of the same domain, which can set cookies for the domain,
+// cannot make a user use the attacker's session. It cannot set cookies with the prefix __Host-.
+func TestShared_IgnoresCookiesOfSiblings(t *testing.T) {
+	own, err := url.Parse("https://machines.example.com/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newShared(t, newUsers(t), func(o *SharedOptions) { o.URLs = []*url.URL{own} })
+	cookieOf := func(token string) *http.Cookie {
+		w := visit{"POST", "/api/login", `{"token":"` + token + `"}`, ownOrigin(), ""}.send(s)
+		cookies := w.Result().Cookies()
+		if w.Code != http.StatusOK || len(cookies) != 1 {
+			t.Fatalf("login: %d %s, cookies %v", w.Code, w.Body, cookies)
+		}
+		return cookies[0]
+	}
+	user, attacker := cookieOf("token-a"), cookieOf("token-b")
+	// Browsers require these for the prefix.
+	if !strings.HasPrefix(user.Name, "__Host-") || user.Path != "/" || !user.Secure || user.Domain != "" {
+		t.Errorf("cookie %+v", user)
+	}
+	planted := strings.TrimPrefix(attacker.Name, "__Host-") + "=" + attacker.Value
+	for sent, want := range map[string]int{
+		planted + "; " + user.Name + "=" + user.Value: http.StatusOK,
+		planted: http.StatusUnauthorized,
+	} {
+		w := visit{method: "GET", path: "/api/about", headers: ownOrigin("Cookie", sent)}.send(s)
+		if w.Code != want || strings.Contains(w.Body.String(), `"user":"b"`) {
+			t.Errorf("%d %s, want %d", w.Code, w.Body, want)
+		}
+	}
+	w := visit{method: "POST", path: "/api/logout", headers: ownOrigin("Cookie", user.Name+"="+user.Value)}.send(s)
+	if cookies := w.Result().Cookies(); w.Code != http.StatusOK || len(cookies) != 1 || cookies[0].Name != user.Name || cookies[0].MaxAge >= 0 {
+		t.Errorf("logout: %d %s, cookies %v", w.Code, w.Body, cookies)
+	}
+}
+
 // awaitRow waits until a hub has a row.
 func awaitRow(t *testing.T, h *hub, id string) {
 	t.Helper()
@@ -306,16 +344,24 @@ func TestShared_LimitsSessions(t *testing.T) {
 	}
 }
 
-// TestShared_LimitsChecks checks that 16 tokens are checked at the same time, however many clients send one.
+// TestShared_LimitsChecks checks that 16 tokens are checked at the same time, however many clients send one, and that they
+// do not prevent a session from being closed when its token is revoked.
 func TestShared_LimitsChecks(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	s := newShared(t, newUsers(t), func(o *SharedOptions) {
-		o.Identify = func(context.Context, string) (string, error) {
+	u := newUsers(t)
+	s := newShared(t, u, func(o *SharedOptions) {
+		identify := o.Identify
+		o.Identify = func(ctx context.Context, token string) (string, error) {
+			if token != "wrong" {
+				return identify(ctx, token)
+			}
 			entered <- struct{}{}
 			<-leave
 			return "", apierrors.NewUnauthorized("invalid token")
 		}
 	})
+	logInShared(t, s, "token-a")
+	session := s.sessions.ofToken[credentials{Token: "token-a"}.key()]
 	var checks sync.WaitGroup
 	for range 16 {
 		checks.Go(func() { tryLogIn(s, "wrong", "") })
@@ -325,6 +371,12 @@ func TestShared_LimitsChecks(t *testing.T) {
 	cancel()
 	if _, err := s.sessions.identify(ctx, "wrong"); !errors.Is(err, context.Canceled) {
 		t.Errorf("one more check: %v", err)
+	}
+	u.set("token-a", "")
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if got := s.sessions.over(ctx, session, session.began); got != "The token has expired or was revoked. Log in again." {
+		t.Errorf("the session of a revoked token: %q", got)
 	}
 	close(leave)
 	checks.Wait()
@@ -361,8 +413,9 @@ func TestSession_IsOver(t *testing.T) {
 	}
 }
 
-// serveShared serves a Shared on the loopback address, as a browser reaches it, and returns its address.
-func serveShared(t *testing.T, u *users) (*Shared, string) {
+// serveShared serves a Shared on the loopback address, as a browser reaches it, and returns its address. If proxy is not
+// nil, it changes each request before.
+func serveShared(t *testing.T, u *users, proxy func(*http.Request)) (*Shared, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -370,7 +423,12 @@ func serveShared(t *testing.T, u *users) (*Shared, string) {
 	}
 	address := &url.URL{Scheme: "http", Host: strings.Replace(listener.Addr().String(), "127.0.0.1", "localhost", 1), Path: "/page/"}
 	s := newShared(t, u, func(o *SharedOptions) { o.URLs = []*url.URL{address} })
-	page := httptest.NewUnstartedServer(s)
+	page := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if proxy != nil {
+			proxy(r)
+		}
+		s.ServeHTTP(w, r)
+	}))
 	page.Listener.Close()
 	page.Listener = listener
 	page.Start()
@@ -383,7 +441,7 @@ func serveShared(t *testing.T, u *users) (*Shared, string) {
 
 // TestStream_ReportsWhyItsSessionEnded checks that a tab gets the reason, and that one without a session must log in.
 func TestStream_ReportsWhyItsSessionEnded(t *testing.T) {
-	s, address := serveShared(t, newUsers(t))
+	s, address := serveShared(t, newUsers(t), nil)
 	stream := strings.Replace(address, "http", "ws", 1) + "api/stream"
 	dial := func(token string) *websocket.Conn {
 		headers := http.Header{"Origin": {strings.TrimSuffix(address, "/page/")}}
@@ -426,7 +484,7 @@ func TestStream_ReportsWhyItsSessionEnded(t *testing.T) {
 func TestPage_LogsIn(t *testing.T) {
 	p := browser.Open(t)
 	u := newUsers(t)
-	s, address := serveShared(t, u)
+	s, address := serveShared(t, u, nil)
 	p.Navigate(address)
 	p.Await(`document.querySelector(".login").innerText.includes("Log in to see the cluster.")`)
 	p.WantAccessible("../../ui/vendor/axe-core/axe.min.js", "login")
@@ -464,4 +522,22 @@ func TestPage_LogsIn(t *testing.T) {
 			t.Errorf("the page reports: %s", problem)
 		}
 	}
+}
+
+// TestPage_ContinuesWithNewTokenOfProxy checks that a page whose proxy logs users in shows no form when the token expires,
+// but continues with the next token.
+func TestPage_ContinuesWithNewTokenOfProxy(t *testing.T) {
+	p := browser.Open(t)
+	u := newUsers(t)
+	var token atomic.Value
+	token.Store("token-a")
+	s, address := serveShared(t, u, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token.Load().(string)) })
+	p.Navigate(address)
+	p.Await(`document.querySelector(".tile")?.dataset.id === "machine/n/machine-of-a" && !document.querySelector(".login")`)
+	token.Store("token-b")
+	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-a"}.key()], "The token has expired or was revoked. Log in again.")
+	p.Await(`document.querySelectorAll(".tile").length === 1 && document.querySelector(".tile").dataset.id === "machine/n/machine-of-b" && !document.querySelector(".login")`)
+	token.Store("invalid")
+	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-b"}.key()], "The token has expired or was revoked. Log in again.")
+	p.Await(`document.querySelector(".login")?.innerText.includes("rejects the token") && !document.querySelector(".tile")`)
 }
