@@ -46,11 +46,11 @@ type shared struct {
 func (s *shared) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&s.inCluster, "in-cluster", false, "serve the page to many users, each with their own bearer token, for the cluster of this Pod, or that of --kubeconfig without its credentials")
 	cmd.Flags().StringSliceVar(&s.urls, "url", nil, "with --in-cluster, address of the page in browsers; may be repeated for other host names")
-	cmd.Flags().StringVar(&s.certFile, "tls-cert-file", "", "with --in-cluster, certificate of the page, which is read again when it changes; defaults to a self-signed one")
+	cmd.Flags().StringVar(&s.certFile, "tls-cert-file", "", "with --in-cluster, certificate of the page, which is reloaded when it changes; defaults to a self-signed one")
 	cmd.Flags().StringVar(&s.keyFile, "tls-private-key-file", "", "with --in-cluster, private key of --tls-cert-file")
-	cmd.Flags().StringSliceVar(&s.trustedProxies, "trusted-proxies", nil, "with --in-cluster, networks of proxies whose header X-Forwarded-For is believed, such as 10.0.0.0/8")
-	cmd.Flags().IntVar(&s.maxSessions, "max-sessions", 50, "with --in-cluster, number of sessions; each watches the cluster and has caches of its own")
-	cmd.Flags().IntVar(&s.maxPerAddress, "max-sessions-per-address", 10, "with --in-cluster, number of sessions from one client address; proxies that are not in --trusted-proxies count as one client")
+	cmd.Flags().StringSliceVar(&s.trustedProxies, "trusted-proxies", nil, "with --in-cluster, networks of proxies whose header X-Forwarded-For is trusted, such as 10.0.0.0/8")
+	cmd.Flags().IntVar(&s.maxSessions, "max-sessions", 50, "with --in-cluster, maximum number of sessions; each watches the cluster and has caches of its own")
+	cmd.Flags().IntVar(&s.maxPerAddress, "max-sessions-per-address", 10, "with --in-cluster, maximum number of sessions from one client address; proxies that are not in --trusted-proxies count as one client")
 	cmd.Flags().DurationVar(&s.idleTimeout, "session-idle-timeout", 15*time.Minute, "with --in-cluster, time after which a session without open tabs expires")
 }
 
