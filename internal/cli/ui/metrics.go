@@ -23,8 +23,18 @@ import (
 	"github.com/millwright-dev/millwright/internal/unixsocket"
 )
 
-// hint is what to do if the metrics cannot be found.
-const hint = "set --metrics-url to the address of the manager's metrics, such as http://127.0.0.1:10259/metrics"
+// hints are what a user can do if the metrics of Pods cannot be read.
+type hints struct {
+	// lease is for a namespace without leases, and other for all other problems.
+	lease, other string
+}
+
+const setMetricsURL = "set --metrics-url to the address of the manager's metrics, such as http://127.0.0.1:10259/metrics"
+
+var (
+	ownHints    = hints{lease: "choose the namespace of the machines with --namespace, or " + setMetricsURL, other: setMetricsURL}
+	sharedHints = hints{lease: "log in with the namespace of the machines", other: "ask an administrator of the cluster"}
+)
 
 // validMetricsURL reports whether a URL can be read without credentials.
 func validMetricsURL(text string) bool {
@@ -82,6 +92,7 @@ type pods struct {
 	control   client.Reader
 	calls     rest.Interface
 	namespace string
+	hints     hints
 }
 
 func newPods(config *rest.Config, control client.Reader, namespace string) (*pods, error) {
@@ -93,7 +104,7 @@ func newPods(config *rest.Config, control client.Reader, namespace string) (*pod
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", config.Host, err)
 	}
-	return &pods{control, calls, namespace}, nil
+	return &pods{control, calls, namespace, ownHints}, nil
 }
 
 // withoutRedirects refuses requests that follow a redirect. The API server passes redirects of Pods on, and a client of
@@ -131,7 +142,7 @@ func (p *pods) holders(ctx context.Context) ([]string, error) {
 		lease := &coordinationv1.Lease{}
 		err := p.control.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, lease)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("cannot read which Pod is the manager: %w; %s", err, hint)
+			return nil, fmt.Errorf("cannot read which Pod is the manager: %w; %s", err, p.hints.other)
 		}
 		if holder := lease.Spec.HolderIdentity; err == nil && holder != nil && *holder != "" {
 			// The identity is the host name, which is that of the Pod, and a random part.
@@ -141,7 +152,7 @@ func (p *pods) holders(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(names)
 	if names = slices.Compact(names); len(names) == 0 {
-		return nil, fmt.Errorf("no manager has a lease in namespace %s; choose the namespace of the machines with --namespace, or %s", p.namespace, hint)
+		return nil, fmt.Errorf("no manager has a lease in namespace %s; %s", p.namespace, p.hints.lease)
 	}
 	return names, nil
 }
@@ -153,7 +164,7 @@ var portNames = []string{"metrics", "providermetrics"}
 func (p *pods) add(ctx context.Context, name string, to *ui.Metrics) error {
 	pod := &corev1.Pod{}
 	if err := p.control.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
-		return fmt.Errorf("cannot read Pod %s of the manager: %w; %s", name, err, hint)
+		return fmt.Errorf("cannot read Pod %s of the manager: %w; %s", name, err, p.hints.other)
 	}
 	found := false
 	for _, container := range pod.Spec.Containers {
@@ -165,13 +176,13 @@ func (p *pods) add(ctx context.Context, name string, to *ui.Metrics) error {
 			text, err := p.calls.Get().Namespace(p.namespace).Resource("pods").SubResource("proxy").
 				Name(fmt.Sprintf("%s:%d", name, port.ContainerPort)).Suffix("metrics").Stream(ctx)
 			if err != nil {
-				return fmt.Errorf("cannot read the metrics of Pod %s through the API server: %w; get for pods/proxy is needed, or %s", name, err, hint)
+				return fmt.Errorf("cannot read the metrics of Pod %s through the API server, which needs the permission to get pods/proxy: %w; %s", name, err, p.hints.other)
 			}
 			to.Texts = append(to.Texts, text)
 		}
 	}
 	if !found {
-		return fmt.Errorf("cannot read the metrics of Pod %s: it has no port named %s; %s", name, strings.Join(portNames, " or "), hint)
+		return fmt.Errorf("cannot read the metrics of Pod %s: it has no port named %s; %s", name, strings.Join(portNames, " or "), p.hints.other)
 	}
 	return nil
 }

@@ -106,7 +106,7 @@ func TestMetrics_AreReadFromPods(t *testing.T) {
 		"without ports": {objects: []client.Object{lease("machine-controller", "a-1_x"), pod("a-1")}, problem: "no port named metrics"},
 		"no permission": {
 			objects: []client.Object{lease("machine-controller", "a-1_x"), pod("a-1", metrics)}, forbidden: true,
-			paths: "/api/v1/namespaces/n/pods/a-1:10258/proxy/metrics", problem: "get for pods/proxy is needed",
+			paths: "/api/v1/namespaces/n/pods/a-1:10258/proxy/metrics", problem: "needs the permission to get pods/proxy",
 		},
 	} {
 		paths, forbidden = nil, tc.forbidden

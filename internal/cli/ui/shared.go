@@ -193,6 +193,7 @@ func (f *flags) optionsFor(cluster *rest.Config, token, namespace, fallback, ver
 	if err != nil {
 		return options, err
 	}
+	pods.hints = sharedHints
 	options.Metrics = pods.read
 	return options, nil
 }
