@@ -207,6 +207,7 @@ func Describe(status *v1alpha1.VirtualMachineStatus, now time.Time) {
 	default:
 		condition.Status, condition.Message = metav1.ConditionTrue, "Migrating to pod "+record.TargetPodName+convergence(record)+"."
 	}
+	condition.Message = podstate.Truncate(condition.Message)
 	meta.SetStatusCondition(&status.Conditions, condition)
 }
 
@@ -354,7 +355,7 @@ func unschedulable(pod *corev1.Pod) (message string, is bool) {
 }
 
 // timedOutAdvice follows the message of a source that gave up because of ReasonTimedOut.
-const timedOutAdvice = "; raise spec.migration.bandwidth or completionTimeoutSecondsPerGiB, or set completionTimeoutPolicy to Pause, and retry"
+const timedOutAdvice = "; raise spec.migration.bandwidth or completionTimeoutSecondsPerGiB, or set completionTimeoutPolicy to Pause if it is Cancel, and retry"
 
 // gaveUp returns why a source gave up: the copy did not complete in time, the VM no longer has to leave its host, or
 // the copy failed.

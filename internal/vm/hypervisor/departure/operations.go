@@ -214,7 +214,7 @@ func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 		}
 		d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, now, "")
 		if pace.next(time.Now(), d.forceAt.Load()) == giveUp {
-			cancel(fmt.Errorf("%w of %s", errTimedOut, pace.timeout))
+			cancel(pace.timedOut())
 		}
 	})
 	if timedOut := context.Cause(limited); err != nil && errors.Is(timedOut, errTimedOut) {

@@ -1,6 +1,7 @@
 package departure
 
 import (
+	"fmt"
 	"time"
 
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
@@ -51,4 +52,13 @@ func (p pace) next(now time.Time, forceAt *time.Time) paceAction {
 		return giveUp
 	}
 	return forceRest
+}
+
+// timedOut returns the error of a copy that is given up.
+func (p pace) timedOut() error {
+	err := fmt.Errorf("%w of %s", errTimedOut, p.timeout)
+	if p.cancel {
+		return err
+	}
+	return fmt.Errorf("%w, nor within the same time again with a longer pause of the guest", err)
 }

@@ -62,9 +62,10 @@ func TestPace_Next(t *testing.T) {
 }
 
 // busy is a machine whose guest writes memory faster than it is sent. The guest is stopped only when the copy is
-// forced.
+// forced, or never if it writes too much.
 type busy struct {
 	copier
+	never  bool
 	to     qemu.Destination
 	forced time.Duration // after which time the copy was forced
 }
@@ -73,8 +74,10 @@ func (b *busy) Send(ctx context.Context, to qemu.Destination, progress func(qemu
 	b.to = to
 	begun := time.Now()
 	for done := uint64(1); ; done++ {
-		if to.Force() {
+		if b.forced == 0 && to.Force() {
 			b.forced = time.Since(begun)
+		}
+		if b.forced > 0 && !b.never {
 			progress(qemu.Progress{Done: done, Total: done})
 			return nil
 		}
@@ -90,12 +93,14 @@ func (b *busy) Send(ctx context.Context, to qemu.Destination, progress func(qemu
 func TestDeparture_CopyDoesNotConverge(t *testing.T) {
 	for name, test := range map[string]struct {
 		limits  *vmpb.MigrationLimits
+		never   bool          // see busy
 		leave   time.Duration // when the copy must be forced because the process terminates; 0 for never
 		forced  time.Duration // 0 for never
 		failed  time.Duration
 		reports []vmpb.ReportStateRequest_Migration_Convergence
 	}{
 		"pause":                  {limits: limited(time.Minute, pausePolicy), forced: time.Minute, reports: []vmpb.ReportStateRequest_Migration_Convergence{0, 1, 2}},
+		"pause in vain":          {limits: limited(time.Minute, pausePolicy), never: true, forced: time.Minute, failed: 2 * time.Minute, reports: []vmpb.ReportStateRequest_Migration_Convergence{0, 1, 2}},
 		"cancel":                 {limits: limited(time.Minute, cancelPolicy), failed: time.Minute, reports: []vmpb.ReportStateRequest_Migration_Convergence{0, 1}},
 		"cancel, while leaving":  {limits: limited(time.Minute, cancelPolicy), leave: time.Hour, forced: time.Hour, reports: []vmpb.ReportStateRequest_Migration_Convergence{0, 1, 2}},
 		"no limit while leaving": {leave: time.Hour, forced: time.Hour, reports: []vmpb.ReportStateRequest_Migration_Convergence{0, 1, 2}},
@@ -103,7 +108,7 @@ func TestDeparture_CopyDoesNotConverge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d, _ := newDeparture(t, &script{})
-				machine := &busy{copier: copier{finish: untilCanceled}}
+				machine := &busy{copier: copier{finish: untilCanceled}, never: test.never}
 				var last controller.Migration
 				var reports []vmpb.ReportStateRequest_Migration_Convergence
 				d.Machine, d.Report = machine, func(m controller.Migration) {
@@ -126,7 +131,7 @@ func TestDeparture_CopyDoesNotConverge(t *testing.T) {
 				if test.failed > 0 && (result.event != handover.Failed || time.Since(begun) != test.failed || !last.TimedOut) {
 					t.Errorf("event %q after %v, reported %+v; want a failure after %v", result.event, time.Since(begun), last, test.failed)
 				}
-				if test.forced > 0 && (result.event != handover.GuestStopped || last.TimedOut) {
+				if test.failed == 0 && (result.event != handover.GuestStopped || last.TimedOut) {
 					t.Errorf("event %q, reported %+v; want the guest stopped", result.event, last)
 				}
 				if !slices.Equal(reports, test.reports) {
