@@ -199,6 +199,8 @@ type testCluster struct {
 	// eager reports whether the guest counts as fast as possible. Otherwise it sleeps between two numbers and
 	// leaves the processors to other processes.
 	eager bool
+	// dirties reports whether the guest writes to half a MiB of memory before each number.
+	dirties bool
 	// noise is the number of bytes of data on the root disk and the first data disk that scribe does not use.
 	noise uint64
 }
@@ -291,8 +293,12 @@ type member struct {
 // scribeDisk is the size of the disk that scribe needs, in bytes.
 const scribeDisk = (2048 + 4096) * 512
 
-// scribesSleep is the byte of scribes that makes it sleep.
-const scribesSleep = 509
+const (
+	// scribesDirties is the byte of scribes that makes it write to half a MiB of memory before each number.
+	scribesDirties = 508
+	// scribesSleep is the byte of scribes that makes it sleep.
+	scribesSleep = 509
+)
 
 // scribes returns the guest that writes to all disks.
 func (h *testCluster) scribes() []byte {
@@ -300,6 +306,9 @@ func (h *testCluster) scribes() []byte {
 	guest := bootSector(h.t, "scribes")
 	if !h.eager {
 		guest[scribesSleep] = 1
+	}
+	if h.dirties {
+		guest[scribesDirties] = 1
 	}
 	return guest
 }

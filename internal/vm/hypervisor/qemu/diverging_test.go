@@ -1,8 +1,13 @@
 package qemu
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
+	"time"
+
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // The inputs are excerpts of responses to query-migrate.
@@ -28,6 +33,46 @@ func TestMigration_Diverging(t *testing.T) {
 			if got := info.diverging(); got != test.want {
 				t.Errorf("diverging = %t, want %t", got, test.want)
 			}
+		})
+	}
+}
+
+// scribesDirties is the byte of scribes that makes it write to half a MiB of memory before each number.
+const scribesDirties = 508
+
+// QEMU slows down the CPUs of a guest that writes memory faster than it is sent, if that is permitted.
+func TestMigration_AutoConverge(t *testing.T) {
+	tier.All(t)
+	for name, permitted := range map[string]bool{"permitted": true, "not permitted": false} {
+		t.Run(name, func(t *testing.T) {
+			l, console := newPairOf(t, func(t *testing.T, guest []byte) Config {
+				if guest != nil {
+					guest[scribesDirties] = 1
+				}
+				return pairMachine(t, guest)
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var info migrationInfo
+			err := l.source.Send(ctx, Destination{Bandwidth: 256 << 10, Downtime: time.Millisecond, AutoConverge: permitted}, func(Progress) {
+				now, err := l.source.queryMigration(ctx)
+				if err == nil {
+					info = now
+				}
+				if info.Throttle > 0 || !permitted && info.RAM.Passes >= maxPasses {
+					cancel()
+				}
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Fatalf("the copy did not continue until it was canceled: %v", err)
+			}
+			if (info.Throttle > 0) != permitted {
+				t.Errorf("the CPUs are slowed down by %d %% after %d passes", info.Throttle, info.RAM.Passes)
+			}
+			l.cut()
+			must(t, l.source.Abandon(bounded(t)))
+			console.numbers(100)
+			must(t, l.source.Kill(bounded(t)))
 		})
 	}
 }

@@ -4,7 +4,8 @@
 # of sector 2048 + n modulo 4096. After a failed write, it prints an E and repeats the write.
 #
 # If the byte at 509 is not zero, it sleeps before each number until the next tick of the timer,
-# which has 512 ticks per second. Otherwise it counts as fast as it can.
+# which has 512 ticks per second. Otherwise it counts as fast as it can. If the byte at 508 is not
+# zero, it also writes each number to every page of the memory from 64 KiB to 576 KiB.
 #
 # The firmware loads the boot sector to 0x7c00 and jumps to it in 16-bit mode, with the number of
 # the disk in dl. The serial port COM1 is at 0x3f8; bit 5 of its line status at 0x3fd is set when
@@ -52,6 +53,16 @@ write:
 	hlt
 	cli
 awake:
+	cmp byte ptr [origin + (dirties - start)], 0
+	je counted
+	mov ax, 0x1000
+page:
+	mov es, ax
+	mov dword ptr es:[0], ebx
+	add ax, 0x100
+	cmp ax, 0x9000
+	jb page
+counted:
 	mov dword ptr [buffer], ebx
 	mov eax, ebx
 	and eax, 4095
@@ -112,7 +123,9 @@ packet:
 	.word buffer, 0 # data to write
 block:
 	.long 0, 0 # first sector
-	.org 509
+	.org 508
+dirties:
+	.byte 0
 sleeps:
 	.byte 0
 	.byte 0x55, 0xaa
