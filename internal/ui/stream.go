@@ -42,7 +42,7 @@ func (s *view) stream(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}()
-	defer s.sayEnd(conn)
+	defer s.reportEnd(conn)
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
 	var number int64
@@ -76,8 +76,8 @@ const (
 	maxReason  = 120 // bytes, a limit of WebSockets
 )
 
-// sayEnd closes a connection with the reason for which the session ended, if it did.
-func (s *view) sayEnd(tab *websocket.Conn) {
+// reportEnd closes a connection with the reason for which the session ended, if it did.
+func (s *view) reportEnd(tab *websocket.Conn) {
 	if ended := (*endedError)(nil); errors.As(context.Cause(s.stopping), &ended) {
 		closeWith(tab, closeLogIn, ended.Error())
 	}
@@ -106,7 +106,7 @@ func (s *view) console(w http.ResponseWriter, r *http.Request) {
 	}
 	defer guest.Close()
 	stop := context.AfterFunc(ctx, func() {
-		s.sayEnd(tab)
+		s.reportEnd(tab)
 		guest.Close()
 		tab.Close()
 	})
