@@ -59,7 +59,7 @@ func TestMigration_AutoConverge(t *testing.T) {
 				if err == nil {
 					info = now
 				}
-				if info.Throttle > 0 || !permitted && info.RAM.Passes >= maxPasses {
+				if info.Throttle > 0 || info.RAM.Passes >= maxPasses {
 					cancel()
 				}
 			})
