@@ -113,10 +113,16 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if err != nil {
 		return err
 	}
+	if a.events, err = a.newEvents(scheme); err != nil {
+		return err
+	}
+	defer a.events.shutdown()
 	read, leads := make(chan struct{}), make(chan struct{})
 	leases, elects := options.LeaderElectionResourceLockInterface.(*lock)
 	if elects {
 		read, leads = leases.seen, leases.won
+		// The clients of the leases and of events exist already. They are not fenced: the leases could not be renewed or
+		// released, and events only report what was done.
 		cfg.Control, cfg.Target = leases.fence(cfg.Control), leases.fence(cfg.Target)
 		a.Config, a.runner.Suspended = cfg, leases.expired
 	} else {
@@ -134,10 +140,6 @@ func run(ctx context.Context, cfg Config, pages *serving) error {
 	if cfg.Seed != nil {
 		a.mgr, a.runner.Panicked = &contained{Manager: a.mgr}, a.panicked
 	}
-	if a.events, err = a.newEvents(scheme); err != nil {
-		return err
-	}
-	defer a.events.shutdown()
 	if cfg.Seed == nil {
 		a.unreadable.reader, a.unreadable.events = a.mgr.GetAPIReader(), a.events.recorder("manager")
 	}
