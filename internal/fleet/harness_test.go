@@ -100,6 +100,13 @@ func (w *world) open(namespace string, config *manager.Config) error {
 	return nil
 }
 
+// cloudOf returns the simulated VMs of a namespace.
+func (w *world) cloudOf(namespace string) *sim.Cloud {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.clouds[namespace]
+}
+
 // config returns the configuration of a replica.
 func (w *world) config() Config {
 	return Config{
