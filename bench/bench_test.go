@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/procfs"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
@@ -19,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	program.Main()
+	log.SetLogger(logr.Discard()) // as main does
 	os.Exit(m.Run())
 }
 
@@ -322,6 +325,24 @@ func TestBudget_IsExceeded(t *testing.T) {
 	r.Phases = r.Phases[:1]
 	if over := r.overBudget(); over != nil {
 		t.Errorf("within the budget: got error %v", over)
+	}
+}
+
+func TestTable_ShowsBudgets(t *testing.T) {
+	r := &result{Machines: 1}
+	for _, name := range []string{scaleUp, idle, notReady} {
+		r.Phases = append(r.Phases, &phaseResult{Name: name, Seconds: 1})
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(r.table()) {
+		if fields := strings.Fields(line); len(fields) > 10 {
+			got[fields[0]] = strings.Join(fields[1:], " ")
+		}
+	}
+	for name, want := range map[string]string{scaleUp: "0.00 9.5 0", idle: "0.00 5 in total 0", notReady: "0.00 - 0"} {
+		if !strings.Contains(got[name], want) {
+			t.Errorf("%s: got row %q, want %q in it", name, got[name], want)
+		}
 	}
 }
 

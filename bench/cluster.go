@@ -242,8 +242,9 @@ func (b *budgetState) replenish(ctx context.Context, c client.Client) error {
 	}
 }
 
-// conflictBackoff does not give up before the phase times out: evictions, too, write the status.
-var conflictBackoff = wait.Backoff{Duration: time.Millisecond, Factor: 2, Cap: 100 * time.Millisecond, Jitter: 0.5, Steps: math.MaxInt32}
+// conflictBackoff does not give up before the phase times out, because evictions write the status, too. It has no Cap:
+// retries end as soon as the delay reaches that.
+var conflictBackoff = wait.Backoff{Duration: 20 * time.Millisecond, Jitter: 1, Steps: math.MaxInt}
 
 // replaced records in the status of a budget that pods have been replaced by healthy ones.
 func replaced(budget *policyv1.PodDisruptionBudget, pods []string) {

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,6 +60,16 @@ func TestBudget_NeverAllowsMoreThanMaxUnavailable(t *testing.T) {
 	}
 	if got := budgetFor("small", 1).Status.DisruptionsAllowed; got != 1 {
 		t.Errorf("got %d disruptions of one pod, which could never be evicted", got)
+	}
+}
+
+// TestBudget_UpdateIsRetriedUntilItSucceeds: evictions may change a budget more often than the benchmark expects.
+func TestBudget_UpdateIsRetriedUntilItSucceeds(t *testing.T) {
+	backoff := conflictBackoff
+	for i := range 1000 {
+		if delay := backoff.Step(); backoff.Steps < 1 || delay > 100*time.Millisecond {
+			t.Fatalf("conflict %d: %d retries are left, the next one after %s", i, backoff.Steps, delay)
+		}
 	}
 }
 

@@ -69,8 +69,9 @@ type workload struct {
 const (
 	// workloadLabel is the label of the pods on nodes that are drained. Its value is the app.
 	workloadLabel = "bench.millwright.dev/app"
-	// nodesPerApp is the number of nodes across which the pods of an app are spread.
-	nodesPerApp = 100
+	// nodesPerApp is the number of nodes across which the pods of an app are spread. With many more, evictions at the same
+	// time mostly measure how the API server retries conflicting writes of a budget.
+	nodesPerApp = 10
 	// csiDriver is the name of the driver of all volumes.
 	csiDriver = "csi.bench.millwright.dev"
 	// elsewhere is the node to which volumes move.

@@ -129,10 +129,14 @@ type budget struct {
 
 // text returns the budget for a table.
 func (b budget) text() string {
-	if b.inAll > 0 {
+	switch {
+	case b.inAll > 0:
 		return fmt.Sprintf("%d in total", b.inAll)
+	case b.perMachine > 0:
+		return fmt.Sprintf("%g", b.perMachine)
+	default:
+		return "-"
 	}
-	return fmt.Sprintf("%g", b.perMachine)
 }
 
 func (b budget) exceeded(p *phaseResult) bool {
