@@ -51,29 +51,33 @@ type writtenPhase struct {
 	MemoryMB           float64        `json:"memoryMB"`
 }
 
-// TestRun_MeasuresAllPhases measures this project's manager with a few Machines.
+// TestRun_MeasuresAllPhases measures this project's manager with a few Machines in several pools.
 func TestRun_MeasuresAllPhases(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
-	const machines = 3
+	const machines = 6
+	all := []string{scaleUp, restart, notReady, rollingUpdate, idle, scaleDown}
 	dir := t.TempDir()
-	got := measureFew(t, dir, "--machines=3", "--pods=2")
-	if got.Machines != machines || got.MemoryMB < 10 {
+	got := measureFew(t, dir, "--machines=6", "--pools=3", "--pods=2", "--phases="+strings.Join(all, ","))
+	if got.Machines != machines || got.Pools != 3 || got.MemoryMB < 10 {
 		t.Errorf("got result %+v", got)
 	}
 	var names []string
 	for _, phase := range got.Phases {
 		names = append(names, phase.Name)
 		checkPhase(t, phase, machines)
+		if phase.Name == restart {
+			continue // the manager is not running when profiles begin
+		}
 		for _, profile := range []string{"-cpu-1.pb.gz", "-heap.pb.gz"} {
 			if info, err := os.Stat(filepath.Join(dir, "profiles", phase.Name+profile)); err != nil || info.Size() == 0 {
 				t.Errorf("%s: profile %s does not exist: %v", phase.Name, profile, err)
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{scaleUp, rollingUpdate, idle, scaleDown}, names); diff != "" {
+	if diff := cmp.Diff(all, names); diff != "" {
 		t.Errorf("phases (-want +got):\n%s", diff)
 	}
 }
@@ -100,59 +104,20 @@ func TestPods_FitOnNodes(t *testing.T) {
 	}
 }
 
-// TestRun_MeasuresRestartAndUnhealthyNodes runs the other phases with several pools.
-func TestRun_MeasuresRestartAndUnhealthyNodes(t *testing.T) {
-	tier.All(t)
-	if testing.Short() {
-		t.Skip("-short: this test needs a kube-apiserver")
-	}
-	const machines = 10
-	got := measureFew(t, t.TempDir(), "--machines=10", "--pools=3", "--phases=scale-up,restart,not-ready,rolling-update,scale-down")
-	phases := map[string]writtenPhase{}
-	for _, phase := range got.Phases {
-		phases[phase.Name] = phase
-	}
-	if len(phases) != 5 {
-		t.Fatalf("got phases %+v", got.Phases)
-	}
-	started := phases[restart]
-	if started.ActedSeconds <= 0 || started.ByRequest["POST machines"] != 1 || started.Requests > budgets[restart].inAll {
-		t.Errorf("restart: got %+v", started)
-	}
-	unhealthy := phases[notReady]
-	if got := unhealthy.ByRequest["PATCH machines/status"]; got < 2*machines || got > 3*machines {
-		t.Errorf("not-ready: got %d status patches, want one for each change of %d nodes", got, machines)
-	}
-	if got := unhealthy.ByRequest["POST machines"] + unhealthy.ByRequest["DELETE machines"] + unhealthy.ByRequest["PATCH nodes/status"]; got > 0 {
-		t.Errorf("not-ready: Machines were replaced, or requests of the benchmark itself are counted: %v", unhealthy.ByRequest)
-	}
-	if got.Pools != 3 {
-		t.Errorf("got %d pools", got.Pools)
-	}
-}
-
-// TestRun_MeasuresReplacement: after the health timeout, Machines are replaced one by one.
-func TestRun_MeasuresReplacement(t *testing.T) {
-	tier.All(t)
-	if testing.Short() {
-		t.Skip("-short: this test needs a kube-apiserver")
-	}
-	got := measureFew(t, t.TempDir(), "--machines=10", "--replacements=2", "--health-timeout=1s", "--phases=scale-up,replace")
-	replaced := got.Phases[1]
-	if replaced.ByRequest["DELETE machines"] < 2 || replaced.ByRequest["DELETE machines"] > 4 {
-		t.Errorf("got %+v", replaced)
-	}
-}
-
-// TestRun_MeasuresDrain: pods are evicted within their budgets, and their volumes are moved.
-func TestRun_MeasuresDrain(t *testing.T) {
+// TestRun_MeasuresReplacementAndDrain: after the health timeout, Machines are replaced one by one. In a drain, pods are
+// evicted within their budgets, and their volumes are moved.
+func TestRun_MeasuresReplacementAndDrain(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
 	const machines, pods = 10, 20
-	got := measureFew(t, t.TempDir(), "--machines=10", "--pods-per-machine=2", "--volumes-per-machine=1", "--replay", "--phases=scale-up,drain")
-	drain := got.Phases[1]
+	got := measureFew(t, t.TempDir(), "--machines=10", "--replacements=2", "--health-timeout=1s",
+		"--pods-per-machine=2", "--volumes-per-machine=1", "--replay", "--phases=scale-up,replace,drain")
+	replaced, drain := got.Phases[1], got.Phases[2]
+	if replaced.ByRequest["DELETE machines"] < 2 || replaced.ByRequest["DELETE machines"] > 4 {
+		t.Errorf("got %+v", replaced)
+	}
 	if drain.Pods != pods || drain.ByRequest["POST pods/eviction"] < pods || drain.ByRequest["DELETE nodes"] != machines {
 		t.Errorf("got %+v", drain)
 	}
@@ -174,8 +139,8 @@ func TestRun_MeasuresFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
-	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3")
-	if got.Clusters != 3 || len(got.Phases) != len(defaultPhases) {
+	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3", "--phases=scale-up,scale-down")
+	if got.Clusters != 3 || len(got.Phases) != 2 {
 		t.Errorf("got %+v", got)
 	}
 	for _, phase := range got.Phases {
@@ -209,14 +174,28 @@ func measureFew(t *testing.T, dir string, args ...string) written {
 	return got
 }
 
-// checkPhase checks that the manager made the minimum number of requests, each of them once, and that requests of
-// the benchmark itself are not counted.
+// checkPhase checks that the manager made the minimum number of requests, each of them once, and that requests of the
+// benchmark itself are not counted.
 func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 	t.Helper()
 	if phase.Seconds <= 0 {
 		t.Errorf("%s took %g s", phase.Name, phase.Seconds)
 	}
-	if phase.Name == idle {
+	switch phase.Name {
+	case restart:
+		if phase.ActedSeconds <= 0 || phase.ByRequest["POST machines"] != 1 || phase.Requests > budgets[restart].inAll {
+			t.Errorf("restart: got %+v", phase)
+		}
+		return
+	case notReady:
+		if got := phase.ByRequest["PATCH machines/status"]; got < 2*machines || got > 3*machines {
+			t.Errorf("not-ready: got %d status patches, want one for each change of %d nodes", got, machines)
+		}
+		if got := phase.ByRequest["POST machines"] + phase.ByRequest["DELETE machines"] + phase.ByRequest["PATCH nodes/status"]; got > 0 {
+			t.Errorf("not-ready: Machines were replaced, or requests of the benchmark itself are counted: %v", phase.ByRequest)
+		}
+		return
+	case idle:
 		if phase.Requests > 5 || phase.Events > 0 {
 			t.Errorf("an idle manager made %d requests and %d events", phase.Requests, phase.Events)
 		}
@@ -228,7 +207,9 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 		scaleDown:     {"DELETE machines": machines, "DELETE nodes": machines},
 	}
 	for request, count := range want[phase.Name] {
-		if phase.ByRequest[request] != count {
+		// A simulated kubelet registers its node again if the API server was too slow to write its status.
+		retried := request == "POST nodes" && phase.ByRequest[request] > count
+		if phase.ByRequest[request] != count && !retried {
 			t.Errorf("%s: got %d requests %s, want %d", phase.Name, phase.ByRequest[request], request, count)
 		}
 	}
