@@ -73,6 +73,21 @@ func TestBudget_UpdateIsRetriedUntilItSucceeds(t *testing.T) {
 	}
 }
 
+// TestDrain_ExcludesRequestsOfEvictions: the API server makes requests for budgets while it processes an eviction.
+func TestDrain_ExcludesRequestsOfEvictions(t *testing.T) {
+	eviction := env.RequestKey{Method: "POST", Resource: "pods/eviction", Code: 201}
+	list := env.RequestKey{Method: "LIST", Group: "policy", Resource: "poddisruptionbudgets", Code: 200}
+	update := env.RequestKey{Method: "PUT", Group: "policy", Resource: "poddisruptionbudgets/status", Code: 200}
+	p := &phaseResult{requests: env.Totals{eviction: 2, list: 2, update: 3}, own: env.Totals{update: 1}}
+	p.excludeBudgets()
+	if diff := cmp.Diff(env.Totals{eviction: 2}, p.requests); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(env.Totals{list: 2, update: 4}, p.own); diff != "" {
+		t.Errorf("own requests (-want +got):\n%s", diff)
+	}
+}
+
 func TestDrain_RejectsDeletedPods(t *testing.T) {
 	if err := evictedOnly(env.Totals{{Method: "DELETE", Resource: "pods", Code: 404}: 1, {Method: "DELETE", Resource: "nodes", Code: 200}: 1}); err != nil {
 		t.Errorf("got error %v", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,17 @@ func evictedOnly(requests env.Totals) error {
 		return fmt.Errorf("the manager deleted %d pods instead of evicting them", deleted)
 	}
 	return nil
+}
+
+// excludeBudgets no longer counts requests for disruption budgets. The API server makes them itself when it processes
+// an eviction, and its metrics do not distinguish them from those of its clients. They are still replayed.
+func (p *phaseResult) excludeBudgets() {
+	for request, count := range p.requests {
+		if name, _, _ := strings.Cut(request.Resource, "/"); name == "poddisruptionbudgets" {
+			p.own[request] += count
+			delete(p.requests, request)
+		}
+	}
 }
 
 // workload is a pod on a node that is drained.

@@ -422,6 +422,7 @@ func (w *setup) measurePhase(ctx context.Context, p phase) (*phaseResult, error)
 	measured := w.subtract(p.name, took, before, after, own, last)
 	if p.pods != nil {
 		measured.Pods = p.pods()
+		measured.excludeBudgets()
 	}
 	if p.check != nil {
 		return measured, p.check(measured.requests)

@@ -73,7 +73,7 @@ type phaseResult struct {
 
 	took     time.Duration
 	requests env.Totals
-	// own are the requests of the benchmark itself.
+	// own are the requests of the benchmark itself, and those of the API server for evictions.
 	own env.Totals
 	// replayed is how long the writes, including own ones, took without a manager. It is 0 if they were not replayed.
 	replayed time.Duration
