@@ -102,7 +102,7 @@ type VirtualMachineSpec struct {
 	// +optional
 	VMIPs []string `json:"vmIPs,omitempty"`
 	// AddressesFromPools are the IP address pools from which the guest gets its addresses, one pool for each IP version.
-	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM's next hypervisor starts.
+	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM is started again.
 	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="each pool can be listed only once"

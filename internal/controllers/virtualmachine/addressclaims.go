@@ -169,7 +169,7 @@ func (c *addressClaims) ensure(ctx context.Context, s *scope, kind schema.GroupV
 	case !metav1.IsControlledBy(claim, s.vm) || claim.Spec.PoolRef != pool:
 		return nil, causef(reasonAddress, "spec.addressesFromPools: IPAddressClaim %s exists but does not belong to this virtual machine; delete the claim", name), nil
 	case !claim.DeletionTimestamp.IsZero():
-		return nil, causef(reasonAddressPending, "spec.addressesFromPools: IPAddressClaim %s is being deleted, and is then created again", name), nil
+		return nil, causef(reasonAddressPending, "spec.addressesFromPools: IPAddressClaim %s is being deleted; it is created again when it is gone", name), nil
 	}
 	return claim, nil, nil
 }
@@ -247,7 +247,7 @@ func (c *addressClaims) missing(ctx context.Context, claim *addressClaim, pool v
 	if exhausted != nil || err != nil {
 		return exhausted, err
 	}
-	return causef(reasonAddressPending, "waiting for %s to give an address to IPAddressClaim %s; if this takes long, check that the pool exists, is not paused, and that its IPAM provider is running",
+	return causef(reasonAddressPending, "waiting for %s to give an address to IPAddressClaim %s; if this takes long, check that the pool exists and is not paused, and that its IPAM provider is running",
 		from, claim.Name), nil
 }
 

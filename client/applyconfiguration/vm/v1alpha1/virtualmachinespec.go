@@ -40,7 +40,7 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// prefix length (10.0.0.5/32) or plain addresses, which mean the same.
 	VMIPs []string `json:"vmIPs,omitempty"`
 	// AddressesFromPools are the IP address pools from which the guest gets its addresses, one pool for each IP version.
-	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM's next hypervisor starts.
+	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM is started again.
 	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
 	AddressesFromPools []IPPoolReferenceApplyConfiguration `json:"addressesFromPools,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
