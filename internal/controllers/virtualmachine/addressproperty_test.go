@@ -20,13 +20,13 @@ import (
 	"pgregory.net/rapid"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
+	"github.com/millwright-dev/millwright/test/support/fakeclient"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -36,6 +36,7 @@ import (
 var (
 	tinyNetwork = netip.MustParsePrefix("10.0.0.0/27")
 	tinyPools   = map[string][]string{"a": {"10.0.0.8", "10.0.0.9"}, "b": {"10.0.0.9", "10.0.0.16"}}
+	tinyVMs     = []string{"v0", "v1", "v2", "v3", "v4"}
 	tinyChoices = []string{"10.0.0.8", "10.0.0.9", "10.0.0.16", "10.0.0.17"}
 )
 
@@ -48,8 +49,9 @@ type addressWorld struct {
 	controller *Controller
 	clock      *testingclock.FakeClock
 	uids       int
-	// fails makes writes of the controller fail after they were stored, as if it crashed.
-	fails bool
+	// writes is the number of writes that the controller can still make before it crashes. If it is negative, the
+	// controller does not crash.
+	writes int
 	// seen has the names of the Pods that were checked.
 	seen map[string]bool
 }
@@ -69,7 +71,7 @@ func newAddressWorld(t *rapid.T, authority *identity.Authority) *addressWorld {
 		scheme.AddKnownTypeWithName(kind, &unstructured.Unstructured{})
 		scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &unstructured.UnstructuredList{})
 	}
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.VirtualMachine{}, &corev1.Pod{})
+	builder := fakeclient.NewBuilder(scheme).WithRESTMapper(mapper).WithStatusSubresource(&v1alpha1.VirtualMachine{}, &corev1.Pod{})
 	if err := addIndexes(context.Background(), builderIndexer{builder}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,24 +98,24 @@ func (w *addressWorld) object(kind, name string, content map[string]any) *unstru
 
 // lead starts another controller, which knows only what is stored.
 func (w *addressWorld) lead() {
-	w.fails = false
+	w.writes = -1
 	crashing := interceptor.NewClient(w.live, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			w.uids++
 			object.SetUID(types.UID(fmt.Sprint("uid-", w.uids)))
-			return w.crash(c.Create(ctx, object, opts...))
+			return w.write(func() error { return c.Create(ctx, object, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			if object.GetObjectKind().GroupVersionKind().Group == ipamGroup {
 				w.Fatalf("the controller deletes %s", object.GetName())
 			}
-			return w.crash(c.Delete(ctx, object, opts...))
+			return w.write(func() error { return c.Delete(ctx, object, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			return w.crash(c.Patch(ctx, object, patch, opts...))
+			return w.write(func() error { return c.Patch(ctx, object, patch, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			return w.crash(c.SubResource(sub).Patch(ctx, object, patch, opts...))
+			return w.write(func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
 		},
 	})
 	w.controller = New(Options{
@@ -122,11 +124,13 @@ func (w *addressWorld) lead() {
 	})
 }
 
-func (w *addressWorld) crash(err error) error {
-	if err == nil && w.fails {
+// write makes a write of the controller, unless it has crashed.
+func (w *addressWorld) write(write func() error) error {
+	if w.writes == 0 {
 		return context.Canceled
 	}
-	return err
+	w.writes--
+	return write()
 }
 
 func (w *addressWorld) vms() []v1alpha1.VirtualMachine {
@@ -158,7 +162,7 @@ func pick[E any](t *rapid.T, label string, all []E) *E {
 
 // declare creates a VM with automatic addresses, with requested ones, or with a pool.
 func (w *addressWorld) declare() {
-	names := []string{"v0", "v1", "v2", "v3", "v4"}
+	names := slices.Clone(tinyVMs)
 	for _, vm := range w.vms() {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == vm.Name })
 	}
@@ -178,21 +182,17 @@ func (w *addressWorld) declare() {
 	w.must(w.live.Create(context.Background(), vm))
 }
 
-// pass reconciles a VM.
-func (w *addressWorld) pass() {
-	if vm := pick(w.T, "vm", w.vms()); vm != nil {
-		w.reconcile(vm.Name)
-	}
-}
+// pass reconciles a VM, which may be gone.
+func (w *addressWorld) pass() { w.reconcile(rapid.SampledFrom(tinyVMs).Draw(w.T, "vm")) }
 
 func (w *addressWorld) reconcile(name string) {
 	_, _ = w.controller.Reconcile(context.Background(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}})
 	w.clock.Step(time.Minute)
 }
 
-// crashDuring reconciles a VM with a controller that crashes after one of its writes, and hands over to another one.
-func (w *addressWorld) crashDuring() {
-	w.fails = true
+// crash reconciles a VM with a controller that crashes before one of its writes. Another controller then leads.
+func (w *addressWorld) crash() {
+	w.writes = rapid.IntRange(0, 5).Draw(w.T, "writes")
 	w.pass()
 	w.lead()
 }
@@ -236,6 +236,19 @@ func (w *addressWorld) provide() {
 		claim.Object["status"] = map[string]any{"addressRef": map[string]any{"name": claim.GetName()}}
 		w.must(w.live.Update(ctx, &claim))
 	}
+}
+
+// changePool changes the pool of a VM that requests no address.
+func (w *addressWorld) changePool() {
+	vm := pick(w.T, "vm", w.vms())
+	if vm == nil || len(vm.Spec.VMIPs) > 0 {
+		return
+	}
+	vm.Spec.AddressesFromPools = nil
+	if pool := rapid.SampledFrom([]string{"a", "b", ""}).Draw(w.T, "pool"); pool != "" {
+		vm.Spec.AddressesFromPools = []v1alpha1.IPPoolReference{poolNamed(pool)}
+	}
+	w.must(w.live.Update(context.Background(), vm))
 }
 
 // end terminates a guest.
@@ -298,35 +311,42 @@ func (w *addressWorld) claimed(pod *corev1.Pod) []string {
 	return addresses
 }
 
-// TestAddresses_NoneIsUsedTwice checks random sequences of creations, starts, terminations, deletions and crashes of VMs,
-// guests and controllers, with addresses that overlap between pools, requests and automatic addresses.
+// TestAddresses_NoneIsUsedTwice checks random sequences of creations, changes, starts, terminations, deletions and crashes
+// of VMs, guests and controllers, with addresses that overlap between pools, requests and automatic addresses.
 func TestAddresses_NoneIsUsedTwice(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
 	authority := newAuthority(t)
 	tier.Check(t, func(t *rapid.T) {
 		w := newAddressWorld(t, authority)
-		steps := []func(){w.declare, w.declare, w.pass, w.pass, w.pass, w.provide, w.end, w.remove, w.removeClaim, w.lead, w.crashDuring}
+		steps := []func(){w.declare, w.declare, w.pass, w.pass, w.pass, w.provide, w.end, w.remove, w.removeClaim, w.changePool, w.lead, w.crash}
 		for range rapid.IntRange(10, 40).Draw(t, "steps") {
 			steps[rapid.IntRange(0, len(steps)-1).Draw(t, "step")]()
 			w.check()
 		}
-		// When the other VMs are gone, one that waited gets an address.
-		w.declare()
-		vms := w.vms()
-		for _, vm := range vms[1:] {
-			w.must(client.IgnoreNotFound(w.live.Delete(context.Background(), &vm)))
-		}
-		for range 5 {
-			for _, vm := range vms {
-				w.reconcile(vm.Name)
-				w.check()
-			}
-			w.provide()
-		}
-		if last := vms[0]; last.DeletionTimestamp == nil {
-			w.must(w.live.Get(context.Background(), client.ObjectKeyFromObject(&last), &last))
-			if len(last.Status.Addresses) == 0 {
-				t.Fatalf("%s has no address: %+v", last.Name, last.Status.Conditions)
-			}
-		}
+		w.checkOneStarts()
 	})
+}
+
+// checkOneStarts checks that a VM has a guest when all other VMs are gone, regardless of what has happened.
+func (w *addressWorld) checkOneStarts() {
+	w.declare()
+	one, others := w.vms()[0], w.vms()[1:]
+	for _, vm := range others {
+		w.must(client.IgnoreNotFound(w.live.Delete(context.Background(), &vm)))
+	}
+	for range 5 {
+		for _, name := range tinyVMs {
+			w.reconcile(name)
+			w.check()
+		}
+		w.provide()
+	}
+	if !one.DeletionTimestamp.IsZero() {
+		return
+	}
+	if !slices.ContainsFunc(w.pods(), func(pod corev1.Pod) bool { return podstate.Alive(&pod) && len(podspec.Addresses(&pod)) > 0 }) {
+		w.must(w.live.Get(context.Background(), client.ObjectKeyFromObject(&one), &one))
+		w.Fatalf("%s has no guest: %+v", one.Name, one.Status.Conditions)
+	}
 }
