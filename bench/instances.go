@@ -62,7 +62,7 @@ func judgeInstances(histories map[string]sim.History, namespace string, machines
 	for _, machine := range slices.Sorted(maps.Keys(histories)) {
 		switch h := histories[machine]; {
 		case h.MostAtOnce > 1:
-			wrong = append(wrong, fmt.Errorf("Machine %s had %d instances at the same time", machine, h.MostAtOnce))
+			wrong = append(wrong, fmt.Errorf("the Machine %s had %d instances at the same time", machine, h.MostAtOnce))
 		case h.Left > 0 && !known[machine]:
 			wrong = append(wrong, fmt.Errorf("an instance of Machine %s exists, but the Machine does not", machine))
 		}
@@ -72,7 +72,7 @@ func judgeInstances(histories map[string]sim.History, namespace string, machines
 	}
 	for _, machine := range slices.Sorted(maps.Keys(known)) {
 		if known[machine] {
-			wrong = append(wrong, fmt.Errorf("Machine %s has no instance", machine))
+			wrong = append(wrong, fmt.Errorf("the Machine %s has no instance", machine))
 		}
 	}
 	return errors.Join(wrong...)
