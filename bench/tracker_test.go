@@ -135,9 +135,9 @@ func TestInstances_AreJudged(t *testing.T) {
 		want      string
 	}{
 		"one each":       {histories: map[string]sim.History{"bench/a": one, "bench/gone": {MostAtOnce: 1}}},
-		"two":            {histories: map[string]sim.History{"bench/a": one, "bench/gone": {MostAtOnce: 2}}, want: "Machine bench/gone had 2 instances at the same time"},
-		"without one":    {histories: map[string]sim.History{}, want: "Machine bench/a has no instance"},
-		"deleted itself": {histories: map[string]sim.History{"bench/a": {MostAtOnce: 1}}, want: "Machine bench/a has no instance"},
+		"two":            {histories: map[string]sim.History{"bench/a": one, "bench/gone": {MostAtOnce: 2}}, want: "the Machine bench/gone had 2 instances at the same time"},
+		"without one":    {histories: map[string]sim.History{}, want: "the Machine bench/a has no instance"},
+		"deleted itself": {histories: map[string]sim.History{"bench/a": {MostAtOnce: 1}}, want: "the Machine bench/a has no instance"},
 		"outlives":       {histories: map[string]sim.History{"bench/a": one, "bench/gone": one}, want: "an instance of Machine bench/gone exists, but the Machine does not"},
 	}
 	for name, tc := range tests {
