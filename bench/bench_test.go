@@ -188,12 +188,7 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 		}
 		return
 	case notReady:
-		if got := phase.ByRequest["PATCH machines/status"]; got < 2*machines || got > 3*machines {
-			t.Errorf("not-ready: got %d status patches, want one for each change of %d nodes", got, machines)
-		}
-		if got := phase.ByRequest["POST machines"] + phase.ByRequest["DELETE machines"] + phase.ByRequest["PATCH nodes/status"]; got > 0 {
-			t.Errorf("not-ready: Machines were replaced, or requests of the benchmark itself are counted: %v", phase.ByRequest)
-		}
+		checkNotReady(t, phase, machines)
 		return
 	case idle:
 		if phase.Requests > 5 || phase.Events > 0 {
@@ -201,6 +196,29 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 		}
 		return
 	}
+	checkRequests(t, phase, machines)
+	if phase.Requests < phase.Writes || phase.Writes < 5*machines || phase.CPUSeconds <= 0 {
+		t.Errorf("%s: got %+v", phase.Name, phase)
+	}
+	if listed := phase.ByRequest["LIST machines"] + phase.ByRequest["LIST nodes"]; listed > 0 {
+		t.Errorf("%s: lists of the benchmark itself are counted: %v", phase.Name, phase.ByRequest)
+	}
+}
+
+// checkNotReady checks that the manager recorded each change of a node, and replaced no Machine.
+func checkNotReady(t *testing.T, phase writtenPhase, machines int) {
+	t.Helper()
+	if got := phase.ByRequest["PATCH machines/status"]; got < 2*machines || got > 3*machines {
+		t.Errorf("not-ready: got %d status patches, want one for each change of %d nodes", got, machines)
+	}
+	if got := phase.ByRequest["POST machines"] + phase.ByRequest["DELETE machines"] + phase.ByRequest["PATCH nodes/status"]; got > 0 {
+		t.Errorf("not-ready: Machines were replaced, or requests of the benchmark itself are counted: %v", phase.ByRequest)
+	}
+}
+
+// checkRequests checks the number of creations and deletions in a phase that changes all Machines.
+func checkRequests(t *testing.T, phase writtenPhase, machines int) {
+	t.Helper()
 	want := map[string]map[string]int{
 		scaleUp:       {"POST machines": machines, "POST nodes": machines},
 		rollingUpdate: {"POST machines": machines, "DELETE machines": machines, "POST nodes": machines, "DELETE nodes": machines},
@@ -212,12 +230,6 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 		if phase.ByRequest[request] != count && !retried {
 			t.Errorf("%s: got %d requests %s, want %d", phase.Name, phase.ByRequest[request], request, count)
 		}
-	}
-	if phase.Requests < phase.Writes || phase.Writes < 5*machines || phase.CPUSeconds <= 0 {
-		t.Errorf("%s: got %+v", phase.Name, phase)
-	}
-	if listed := phase.ByRequest["LIST machines"] + phase.ByRequest["LIST nodes"]; listed > 0 {
-		t.Errorf("%s: lists of the benchmark itself are counted: %v", phase.Name, phase.ByRequest)
 	}
 }
 

@@ -97,6 +97,24 @@ func TestDrain_RejectsDeletedPods(t *testing.T) {
 	}
 }
 
+// targetClients returns clients with the kubeconfig of a cluster.
+func targetClients(t *testing.T, of *targets, cluster string) (*rest.Config, *kubernetes.Clientset) {
+	t.Helper()
+	content, err := of.kubeconfig(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access, err := clientcmd.RESTConfigFromKubeConfig(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := kubernetes.NewForConfig(access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access, clients
+}
+
 // TestTargets_SeparateClusters: a cluster has its own identity and sees only its nodes, and the kubeconfig is required.
 func TestTargets_SeparateClusters(t *testing.T) {
 	var got []*url.URL
@@ -118,18 +136,7 @@ func TestTargets_SeparateClusters(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	content, err := targets.kubeconfig("bench-7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	access, err := clientcmd.RESTConfigFromKubeConfig(content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	clients, err := kubernetes.NewForConfig(access)
-	if err != nil {
-		t.Fatal(err)
-	}
+	access, clients := targetClients(t, targets, "bench-7")
 	system, err := clients.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil || system.UID != "bench-7" {
 		t.Errorf("got identity %q, error %v", system.UID, err)

@@ -54,6 +54,20 @@ func (c *clusters) ensure(t *testing.T, service *corev1.Service) (*corev1.LoadBa
 	return balancer{c.Provider}.EnsureLoadBalancer(t.Context(), "", service, nil)
 }
 
+// assign assigns a node port and an address to a Service, as the infrastructure cluster does. An administrator annotates it.
+func (c *clusters) assign(t *testing.T, loadBalancer *corev1.Service) {
+	t.Helper()
+	loadBalancer.Spec.Ports[0].NodePort = 31234
+	loadBalancer.Annotations["example.com/pool"] = "public"
+	if err := c.infrastructure.Update(t.Context(), loadBalancer); err != nil {
+		t.Fatal(err)
+	}
+	loadBalancer.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
+	if err := c.infrastructure.Status().Update(t.Context(), loadBalancer); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestService_LeadsToNodePortsOfVMs(t *testing.T) {
 	c, service := newClusters(t, newWorker()), newService()
 	status, err := c.ensure(t, service)
@@ -72,16 +86,7 @@ func TestService_LeadsToNodePortsOfVMs(t *testing.T) {
 	if loadBalancer.Annotations[AnnotationService] != "default/web" || !strings.HasPrefix(loadBalancer.Name, "lb-demo-") {
 		t.Errorf("got name %s, annotations %v", loadBalancer.Name, loadBalancer.Annotations)
 	}
-	// The infrastructure cluster assigns a node port and an address.
-	loadBalancer.Spec.Ports[0].NodePort = 31234
-	loadBalancer.Annotations["example.com/pool"] = "public"
-	if err := c.infrastructure.Update(t.Context(), loadBalancer); err != nil {
-		t.Fatal(err)
-	}
-	loadBalancer.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
-	if err := c.infrastructure.Status().Update(t.Context(), loadBalancer); err != nil {
-		t.Fatal(err)
-	}
+	c.assign(t, loadBalancer)
 	version := c.loadBalancer(t, service).ResourceVersion
 	status, err = c.ensure(t, service)
 	if diff := cmp.Diff(loadBalancer.Status.LoadBalancer, *status); diff != "" || err != nil {

@@ -153,21 +153,8 @@ func TestUI_UsersWithDifferentPermissionsShareAPage(t *testing.T) {
 	if err != nil || strings.Contains(seen, machine) {
 		t.Errorf("the other user sees %s, %v", seen, err)
 	}
-	about := map[string]any{}
-	for cookie, want := range map[string]string{readerCookie: "reader", otherCookie: "other"} {
-		_, text, err := p.send(http.MethodGet, "api/about", cookie, "")
-		if err := errors.Join(err, json.Unmarshal([]byte(text), &about)); err != nil || about["user"] != "system:serviceaccount:"+p.Namespace+":"+want {
-			t.Errorf("the user of %s: %s %v", want, text, err)
-		}
-		request := `{"action":"scale","namespace":"` + p.Namespace + `","name":"pool","replicas":7}`
-		if response, text, err := p.send(http.MethodPost, "api/do", cookie, request); err != nil || response.StatusCode != http.StatusForbidden {
-			t.Errorf("%s scales the pool: %s %v", want, text, err)
-		}
-		response, text, err := p.send(http.MethodGet, "api/yaml?kind=machine&namespace="+p.Namespace+"&name=pool-1-a", cookie, "")
-		if err != nil || (response.StatusCode == http.StatusOK) != (want == "reader") {
-			t.Errorf("%s reads the machine: %s %v", want, text, err)
-		}
-	}
+	p.checkUser(readerCookie, "reader", true)
+	p.checkUser(otherCookie, "other", false)
 
 	if err := p.Client.Delete(t.Context(), reader); err != nil {
 		t.Fatal(err)
@@ -176,13 +163,34 @@ func TestUI_UsersWithDifferentPermissionsShareAPage(t *testing.T) {
 	if _, err := readUntil(readerStream); !errors.As(err, &closed) || closed.Text != "The token has expired or was revoked. Log in again." {
 		t.Errorf("the stream of the revoked token: %v", err)
 	}
-	if response, _, err := p.send(http.MethodGet, "api/about", readerCookie, ""); err != nil || response.StatusCode != http.StatusUnauthorized {
-		t.Errorf("the cookie of the revoked token: %v %v", response, err)
+	p.want(http.StatusUnauthorized, http.MethodGet, "api/about", readerCookie, "")
+	p.want(http.StatusOK, http.MethodGet, "api/about", otherCookie, "")
+	if text := p.want(http.StatusUnauthorized, http.MethodPost, "api/login", "", fmt.Sprintf(`{"token":%q}`, readerToken)); !strings.Contains(text, "The API server rejects the token") {
+		t.Errorf("login with the revoked token: %s", text)
 	}
-	if response, _, err := p.send(http.MethodGet, "api/about", otherCookie, ""); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("the other session: %v %v", response, err)
+}
+
+// checkUser checks the user of a session, who cannot scale the pool, and whether this user can read its Machine.
+func (p *sharedPage) checkUser(cookie, name string, reads bool) {
+	p.t.Helper()
+	about := map[string]any{}
+	text := p.want(http.StatusOK, http.MethodGet, "api/about", cookie, "")
+	if err := json.Unmarshal([]byte(text), &about); err != nil || about["user"] != "system:serviceaccount:"+p.Namespace+":"+name {
+		p.t.Errorf("the user of %s: %s %v", name, text, err)
 	}
-	if response, text, err := p.send(http.MethodPost, "api/login", "", fmt.Sprintf(`{"token":%q}`, readerToken)); err != nil || response.StatusCode != http.StatusUnauthorized || !strings.Contains(text, "The API server rejects the token") {
-		t.Errorf("login with the revoked token: %s %v", text, err)
+	p.want(http.StatusForbidden, http.MethodPost, "api/do", cookie, `{"action":"scale","namespace":"`+p.Namespace+`","name":"pool","replicas":7}`)
+	response, text, err := p.send(http.MethodGet, "api/yaml?kind=machine&namespace="+p.Namespace+"&name=pool-1-a", cookie, "")
+	if err != nil || (response.StatusCode == http.StatusOK) != reads {
+		p.t.Errorf("%s reads the machine: %s %v", name, text, err)
 	}
+}
+
+// want sends a request, checks the status of the response, and returns its body.
+func (p *sharedPage) want(status int, method, path, cookie, body string) (text string) {
+	p.t.Helper()
+	response, text, err := p.send(method, path, cookie, body)
+	if err != nil || response.StatusCode != status {
+		p.t.Errorf("%s %s: %v %s %v, want status %d", method, path, response, text, err, status)
+	}
+	return text
 }
