@@ -40,12 +40,21 @@ var ofOthers = map[string]string{
 	"manager-command":                    "the benchmark",
 	"profiles":                           "the benchmark",
 	"provider-spec":                      "the benchmark",
+	"clusters":                           "the benchmark",
+	"health-timeout":                     "the benchmark",
+	"phases":                             "the benchmark",
 	"pods":                               "the benchmark",
+	"pods-per-machine":                   "the benchmark",
+	"replacements":                       "the benchmark",
+	"volumes-per-machine":                "the benchmark",
 	"log-file":                           "klog",
 	"bootstrap-kubeconfig":               "the kubelet",
 	"hostname-override":                  "the kubelet",
+	"node-ip":                            "the kubelet",
 	"node-labels":                        "the kubelet",
+	"pass-authorization-header":          "oauth2-proxy",
 	"provider-id":                        "the kubelet",
+	"service-node-port-range":            "kube-apiserver",
 }
 
 // TestDocs_FlagsExist checks that every flag on a page is a flag of some command.

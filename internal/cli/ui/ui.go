@@ -74,11 +74,14 @@ of a service account or of a kubeconfig.`,
 	f.Add(cmd, "objects")
 	cmd.Flags().Lookup("namespace").Usage = "namespace of the objects; defaults to all"
 	cmd.Flags().StringVar(&f.target, "target-kubeconfig", "", `kubeconfig of the target cluster, which the nodes join; "none" if there is none; defaults to the cluster of the machines`)
+	args.Section(cmd.Flags(), "cluster")
 	cmd.Flags().StringVar(&f.metricsURL, "metrics-url", "", `URL of the manager's metrics, such as http://127.0.0.1:10259/metrics; "none" to show no plots; defaults to those of the local cluster, or of the Pods that hold the leases`)
 	cmd.Flags().IntVar(&f.port, "port", 0, "port to listen on; 0 for any")
 	cmd.Flags().StringVar(&f.host, "host", "", "host name in the link: localhost or a name below it, or a loopback address; defaults to a random name below localhost")
 	cmd.Flags().BoolVar(&f.browser, "browser", true, "open the link in a browser, if there is a desktop")
+	args.Section(cmd.Flags(), "page")
 	f.shared.add(cmd)
+	args.Section(cmd.Flags(), "in-cluster")
 	return cmd
 }
 
