@@ -16,11 +16,13 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
 // TestFleet_DrainWaitsForLists checks that a Machine whose node has a Pod keeps its VM while the Pods of the target cannot be
 // listed, that its status shows why, and that the Pod is evicted after they were listed.
 func TestFleet_DrainWaitsForLists(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	g := gomega.NewWithT(t)
 	w := newWorld(t)
