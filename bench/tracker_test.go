@@ -239,7 +239,7 @@ func TestOwnRequests_AreCountedLikeAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := transport.RoundTrip(r); err != nil { //nolint:bodyclose // it has no body
+		if _, err := transport.RoundTrip(r); err != nil { // it has no body
 			t.Fatal(err)
 		}
 	}

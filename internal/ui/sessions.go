@@ -177,7 +177,7 @@ func (s *sessions) over(ctx context.Context, session *userSession, now time.Time
 // end closes a session. Its tabs show the reason.
 func (s *sessions) end(session *userSession, reason string) {
 	s.mu.Lock()
-	if s.ofToken[session.key()] == session { // and not a later session of the same token
+	if s.ofToken[session.key()] == session { // and not a later one
 		delete(s.ofToken, session.key())
 	}
 	delete(s.ofSecret, hash(session.secret))

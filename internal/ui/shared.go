@@ -291,7 +291,7 @@ func (e *endedError) Error() string { return e.reason }
 var (
 	errTooManySessions = errors.New("too many sessions are open; log in again later, or close sessions that you no longer use")
 	errClosing         = errors.New("the page is being stopped; log in again")
-	errTooManyTabs     = errors.New("too many tabs and consoles of this session are open; close some of them")
+	errTooManyTabs     = errors.New("too many tabs and consoles are open; close some of them")
 )
 
 // rejected converts an error of Identify for the user.
