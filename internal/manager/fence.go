@@ -37,6 +37,9 @@ type fenced struct {
 // RoundTrip implements http.RoundTripper.
 func (f fenced) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet && f.lock.expired() {
+		if request.Body != nil {
+			_ = request.Body.Close() // as http.RoundTripper requires
+		}
 		return nil, errLeasesExpired
 	}
 	return f.next.RoundTrip(request)

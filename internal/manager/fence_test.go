@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,12 @@ func (heldLease) Create(context.Context, resourcelock.LeaderElectionRecord) erro
 func (heldLease) Update(context.Context, resourcelock.LeaderElectionRecord) error { return nil }
 func (heldLease) Identity() string                                                { return "self" }
 func (heldLease) Describe() string                                                { return "lease" }
+
+// closedBody is an empty body that records whether it was closed.
+type closedBody struct{ closed bool }
+
+func (*closedBody) Read([]byte) (int, error) { return 0, io.EOF }
+func (b *closedBody) Close() error           { b.closed = true; return nil }
 
 // TestLock_RefusesWritesWithExpiredLeases checks that a process that was suspended for longer than its renew deadline writes
 // nothing before it has renewed its leases, but can read.
@@ -43,8 +50,12 @@ func TestLock_RefusesWritesWithExpiredLeases(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				before := sent
+				before, body := sent, &closedBody{}
+				request.Body = body
 				_, err = transport.RoundTrip(request)
+				if errors.Is(err, errLeasesExpired) && !body.closed {
+					t.Errorf("the body of a refused %s was not closed", method)
+				}
 				if refused := refused && method != http.MethodGet; refused != errors.Is(err, errLeasesExpired) || refused != (sent == before) {
 					t.Errorf("%s returned %v, and %d requests were sent; want refused %t", method, err, sent-before, refused)
 				}
