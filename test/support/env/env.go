@@ -159,6 +159,9 @@ func newCluster(t testing.TB, v variant, o options) (*Cluster, error) {
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: ownScheme()}); err != nil {
 		return nil, err
 	}
+	if err := delay(c.Admin); err != nil {
+		return nil, err
+	}
 	return c, c.createNamespace(t, v, o.own)
 }
 
