@@ -58,6 +58,35 @@ func TestNamedMachines_AreCountedOnce(t *testing.T) {
 	}
 }
 
+// TestNamedMachines_BeyondScaling checks that a set loses no more Machines than it has, and no more than the deployment
+// was scaled down by, however many are named.
+func TestNamedMachines_BeyondScaling(t *testing.T) {
+	t.Parallel()
+	of4 := fixture.ScaledFor(4, 5)
+	for reason, test := range map[string]struct {
+		desired, ofOld, ofCurrent int32
+		old, current              []string // the named Machines
+		want                      []string
+	}{
+		"one too many is named": {3, 3, 2, []string{"m1"}, []string{"n1"}, []string{"pool-a to 2"}},
+		"the set has only one":  {1, 1, 3, []string{"m1", "m2"}, nil, []string{"pool-a to 0", "pool-b to 1"}},
+	} {
+		old := fixture.Set("a", test.ofOld, fixture.WithUID, of4)
+		current := fixture.Set("b", test.ofCurrent, fixture.WithUID, of4)
+		deployment := fixture.Deployment(test.desired, fixture.Rolling("1", "1"), fixture.OfClass("b"))
+		f := NewFacts(deployment, sets{old, current}, fixture.Noon)
+		for set, names := range map[*v1alpha1.MachineSet][]string{old: test.old, current: test.current} {
+			for _, name := range names {
+				machine := fixture.Running(set, name, fixture.MarkedAt(fixture.Early))
+				f.Named = append(f.Named, Named{Name: name, Time: fixture.Early, Machine: machine})
+			}
+		}
+		if diff := cmp.Diff(test.want, brief(t, planReplicas(New(f)))); diff != "" {
+			t.Errorf("%s: want - got +\n%s", reason, diff)
+		}
+	}
+}
+
 // FuzzParseNamed checks that parsing never panics, and that parsed entries are parsed in the same way again.
 func FuzzParseNamed(f *testing.F) {
 	f.Add("a~" + fixture.Early + ",b")

@@ -95,3 +95,62 @@ func TestRestoredDeployment_DoesNotPassOnItsWait(t *testing.T) {
 		}
 	}
 }
+
+// TestRestoredDeployment_WaitExpires checks when the wait of a restored deployment is over without an event: as soon as
+// it, or one of its sets, has waited long enough.
+func TestRestoredDeployment_WaitExpires(t *testing.T) {
+	t.Parallel()
+	const none = time.Duration(-1)
+	until := func(object metav1.Object, after time.Duration) {
+		annotations := maps.Clone(object.GetAnnotations())
+		if after != none {
+			annotations[v1alpha1.AnnotationKeyAwaitsRestoreUntil] = fixture.Noon.Add(after).Format(time.RFC3339)
+		}
+		object.SetAnnotations(annotations)
+	}
+	for reason, test := range map[string]struct {
+		deployment time.Duration
+		sets       []time.Duration
+		want       time.Duration
+	}{
+		"nothing waits":           {none, []time.Duration{none, none}, 0},
+		"the deployment waits":    {time.Minute, []time.Duration{none}, time.Minute},
+		"a set waits":             {none, []time.Duration{none, time.Minute}, time.Minute},
+		"the deployment is first": {time.Minute, []time.Duration{time.Hour}, time.Minute},
+		"a set is first":          {time.Hour, []time.Duration{2 * time.Minute, time.Minute}, time.Minute},
+		"a set has waited":        {time.Hour, []time.Duration{-time.Minute}, time.Hour},
+		"a set has just waited":   {time.Hour, []time.Duration{0}, time.Hour},
+		"all have waited":         {-time.Minute, []time.Duration{-time.Minute}, 0},
+	} {
+		f := Facts{Deployment: fixture.Deployment(1), Now: fixture.Noon}
+		metav1.SetMetaDataAnnotation(&f.Deployment.ObjectMeta, v1alpha1.AnnotationKeyRevision, "1")
+		until(f.Deployment, test.deployment)
+		for _, after := range test.sets {
+			f.Old = append(f.Old, fixture.Set("a", 1))
+			until(f.Old[len(f.Old)-1], after)
+		}
+		if got := New(f).RestoreEndsIn(); got != test.want {
+			t.Errorf("%s: %s, want %s", reason, got, test.want)
+		}
+	}
+}
+
+// TestRestoredDeployment_EventOfResult checks that events distinguish a deployment whose sets exist from one that has
+// waited for them too long.
+func TestRestoredDeployment_EventOfResult(t *testing.T) {
+	t.Parallel()
+	for topic, restored := range map[string]sets{
+		"Restored":          {fixture.Set("b", 3, fixture.OfRevision("2"))},
+		"RestoreIncomplete": {fixture.Set("b", 1, fixture.OfRevision("2"))},
+	} {
+		deployment := fixture.Deployment(3, fixture.OfClass("b"))
+		deployment.Annotations = map[string]string{
+			v1alpha1.AnnotationKeyRevision: "2", v1alpha1.AnnotationKeyAwaitsRestoreUntil: fixture.Noon.Format(time.RFC3339),
+		}
+		deployment.Status.ObservedGeneration = 1
+		operations := Plan(New(NewFacts(deployment, restored, fixture.Noon)))
+		if len(operations) != 1 || operations[0].Action != EndRestore || operations[0].Topic != topic {
+			t.Errorf("want the event %s, got %+v", topic, operations)
+		}
+	}
+}

@@ -44,6 +44,46 @@ func TestPlanScaleDown(t *testing.T) {
 	}
 }
 
+// TestScaleDown_DuringRollout checks from which sets Machines are taken when a deployment is scaled down to 4 replicas
+// during a rollout.
+func TestScaleDown_DuringRollout(t *testing.T) {
+	t.Parallel()
+	sized := func(size string) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) {
+			fixture.ScaledFor(10, 10)(set)
+			set.Annotations[v1alpha1.AnnotationKeyMaxReplicas] = size
+		}
+	}
+	old := func(replicas int32, size string) *v1alpha1.MachineSet { return fixture.Set("a", replicas, sized(size)) }
+	newer := func(replicas int32, size string) *v1alpha1.MachineSet { return fixture.Set("b", replicas, sized(size)) }
+	const tooLarge = "99999999999"
+	for reason, test := range map[string]struct {
+		unavailable string
+		sets        sets
+		want        []string
+	}{
+		// An old set does not lose its Machines before others because it is the newest one.
+		"the current set has none": {"4", sets{old(2, "10"), newer(8, "10")}, []string{"pool-a to 1", "pool-b to 3"}},
+		"the sizes are unknown":    {"4", sets{old(6, "x"), newer(4, "x")}, []string{"pool-a to 2", "pool-b to 2"}},
+		"the sizes are zero":       {"4", sets{old(6, "0"), newer(4, "0")}, []string{"pool-a to 2", "pool-b to 2"}},
+		"the sizes are too large":  {"4", sets{old(6, tooLarge), newer(4, tooLarge)}, []string{"pool-a to 2", "pool-b to 2"}},
+		"sized with a surge":       {"4", sets{old(6, "20"), newer(4, "20")}, []string{"pool-a to 1", "pool-b to 3"}},
+		// The preserved Machine is not counted any more, instead of one that becomes available soon.
+		"a preserved machine": {"1", sets{
+			fixture.Set("a", 4, sized("4"), fixture.Reports(4, 2)),
+			fixture.Set("b", 1, sized("10"), fixture.Reports(1, 0), fixture.PreservedFailed(1)),
+		}, []string{"pool-b to 0"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			deployment := fixture.Deployment(4, fixture.Rolling("0", test.unavailable), fixture.OfClass("c"))
+			got := brief(t, planReplicas(New(NewFacts(deployment, test.sets, fixture.Noon))))
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestScaleDown_KeepsAvailableMachines checks, with random sets, that enough machines are taken and that machines
 // that must stay available are kept.
 func TestScaleDown_KeepsAvailableMachines(t *testing.T) {
