@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,6 +167,27 @@ func TestNode_IsMarkedDuringRollout(t *testing.T) {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNode_MessageAfterPreservationExpires checks the message about an old node whose Machine was preserved beyond the
+// rollout. When that is over, its protection is removed, just before its set deletes the Machine.
+func TestNode_MessageAfterPreservationExpires(t *testing.T) {
+	t.Parallel()
+	complete := fixture.Deployment(2, func(d *v1alpha1.MachineDeployment) {
+		metav1.SetMetaDataAnnotation(&d.ObjectMeta, v1alpha1.AnnotationKeyRevision, "1")
+		d.Status.Conditions = []v1alpha1.MachineDeploymentCondition{{
+			Type: v1alpha1.MachineDeploymentProgressing, Reason: v1alpha1.DeploymentReasonComplete,
+		}}
+	})
+	r := situation{complete, "0 m1 taint protected", "2 n1; n2", nil}.rollout()
+	for _, op := range planNodes(r) {
+		if strings.Contains(op.Reason, "will be replaced") {
+			t.Errorf("the rollout is complete, but the message is %q", op.Reason)
+		}
+	}
+	if diff := cmp.Diff([]string{"m1 taint"}, patches(planNodes(r))[1:]); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
 	}
 }
 
