@@ -69,6 +69,8 @@ func patchOld(r *Rollout, nodes []NodeChange, selected map[string]bool) Operatio
 		return counts.Desired(set) > 0 && set.Annotations[v1alpha1.AnnotationKeyPreferNoSchedule] == ""
 	}
 	switch {
+	case !r.MarksNodes:
+		op.Reason = "Unmarked " + countNodes(nodes) + " of machines whose preservation expired after the rollout"
 	case len(selected) > 0:
 		op.Topic, op.Reason = v1alpha1.DeploymentReasonNodesSelected, "Selected for an in-place update: "+strings.Join(slices.Sorted(maps.Keys(selected)), ", ")
 	case slices.ContainsFunc(r.Old, unmarked):
