@@ -55,6 +55,7 @@ func TestBounds(t *testing.T) {
 		{fixture.InPlace("0", "0"), 10, 0, 1},
 		{fixture.InPlace("2", "0"), 10, 2, 0},
 		{fixture.InPlace("15%", "30%"), 10, 2, 3},
+		{func(d *v1alpha1.MachineDeployment) { d.Spec.Strategy.Type = "InPlaceUpdate" }, 10, 1, 1},
 		{fixture.InPlaceByHand("2", "1"), 10, 0, 1},
 		{fixture.InPlaceByHand("2", "0"), 10, 0, 0},
 	} {
