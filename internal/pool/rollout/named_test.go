@@ -3,11 +3,13 @@ package rollout
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/pool/deletion"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -18,7 +20,11 @@ func TestParseNamed(t *testing.T) {
 		"a~" + fixture.Early: {{Name: "a", Time: fixture.Early}},
 		"a~" + fixture.Early + ", b~" + fixture.Later: {{Name: "a", Time: fixture.Early}, {Name: "b", Time: fixture.Later}},
 		"a,b": {{Name: "a"}, {Name: "b"}},
-		"a~yesterday,~" + fixture.Early + ",,b~x~": nil,
+		"a~" + fixture.Early + ",a~" + fixture.Later: {{Name: "a", Time: fixture.Later}},
+		"a~" + fixture.Later + ",a~" + fixture.Early: {{Name: "a", Time: fixture.Later}},
+		"a,a~" + fixture.Early:                       {{Name: "a", Time: fixture.Early}},
+		"a~" + fixture.Early + ",a":                  {{Name: "a", Time: fixture.Early}},
+		"a~yesterday,~" + fixture.Early + ",,b~x~":   nil,
 	} {
 		if diff := cmp.Diff(want, ParseNamed(text)); diff != "" {
 			t.Errorf("%q: want - got +\n%s", text, diff)
@@ -58,6 +64,7 @@ func TestNamedMachines_AreCountedOnce(t *testing.T) {
 	}
 }
 
+<<<<<<< HEAD
 // TestNamedMachines_BeyondScaling checks that a set loses no more Machines than it has, and no more than the deployment
 // was scaled down by, however many are named.
 func TestNamedMachines_BeyondScaling(t *testing.T) {
@@ -84,6 +91,81 @@ func TestNamedMachines_BeyondScaling(t *testing.T) {
 		if diff := cmp.Diff(test.want, brief(t, planReplicas(New(f)))); diff != "" {
 			t.Errorf("%s: want - got +\n%s", reason, diff)
 		}
+=======
+// TestNamedMachines_AreRecorded checks for Machines that an autoscaler named: which ones are marked and since when,
+// which ones remain in the annotation of the deployment, and when the deployment and its set count as scaled. A set
+// deletes the Machines that were named before it was scaled.
+func TestNamedMachines_AreRecorded(t *testing.T) {
+	t.Parallel()
+	const (
+		early, later, noon = fixture.Early, fixture.Later, "2026-01-02T12:00:00Z"
+		atEarly, atLater   = "m~" + early, "m~" + later
+		otherAtLater       = "n~" + later
+		latestFirst        = otherAtLater + "," + atEarly
+		latestLast         = atEarly + "," + otherAtLater
+	)
+	type machines = map[string][]func(*v1alpha1.Machine)
+	in := func(phase v1alpha1.MachinePhase) func(*v1alpha1.Machine) {
+		return func(m *v1alpha1.Machine) { m.Status.CurrentStatus.Phase = phase }
+	}
+	marked, failed, terminating := fixture.MarkedAt(early), in(v1alpha1.MachineFailed), in(v1alpha1.MachineTerminating)
+	leaving := func(m *v1alpha1.Machine) { m.DeletionTimestamp = &metav1.Time{Time: fixture.Noon} }
+	preserved := fixture.PreservedUntil(fixture.Noon.Add(time.Hour))
+	one, two := machines{"m": nil}, machines{"m": nil, "n": nil}
+	for name, test := range map[string]struct {
+		// names is the autoscaler's annotation. scaled is when it scaled the deployment.
+		names, scaled string
+		machines      machines
+		// marks are the Machines to mark. left is the annotation after that. deployment and set are when these
+		// count as scaled.
+		marks, left, deployment, set string
+	}{
+		"named, then scaled":        {atEarly, later, one, atEarly, atEarly, later, later},
+		"marked before":             {atEarly, later, machines{"m": {marked}}, "", atEarly, later, later},
+		"named again later":         {atLater, later, machines{"m": {marked}}, atLater, atLater, later, later},
+		"not scaled":                {latestLast, "", two, latestLast, latestLast, "", later},
+		"not scaled, another order": {latestFirst, "", two, latestFirst, latestFirst, "", later},
+		"old format":                {"m", early, one, atEarly, atEarly, early, early},
+		"old format, not scaled":    {"m", "", one, "m~" + noon, "m~" + noon, noon, noon},
+		"old format, marked before": {"m", "", machines{"m": {marked}}, "", atEarly, early, early},
+		"old format, it is gone":    {"m,n~" + later, "", machines{"n": nil}, otherAtLater, otherAtLater, "", later},
+		"it is gone":                {atLater, "", nil, "", "", "", ""},
+		"it is being deleted":       {atLater, "", machines{"m": {leaving}}, "", "", "", ""},
+		"it is Terminating":         {atLater, "", machines{"m": {terminating}}, "", "", "", ""},
+		"it failed":                 {atLater, "", machines{"m": {failed}}, "", "", "", ""},
+		"it failed, but is kept":    {atLater, "", machines{"m": {failed, preserved}}, atLater, atLater, "", later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := fixture.Deployment(3, annotated(v1alpha1.AnnotationKeyTriggerDeletion, test.names))
+			if test.scaled != "" {
+				annotated(v1alpha1.AnnotationKeyLastReplicaChange, test.scaled)(d)
+			}
+			f := NewFacts(d, sets{fixture.Set("a", 3, fixture.WithUID)}, fixture.Noon)
+			for _, n := range ParseNamed(test.names) {
+				if changes, exists := test.machines[n.Name]; exists {
+					n.Machine = fixture.Running(f.Current, n.Name, changes...)
+				}
+				f.Named = append(f.Named, n)
+			}
+			var marks []string
+			for _, op := range planMarks(New(f)) {
+				marks = append(marks, op.Machine.Name+"~"+op.Since)
+				deletion.Mark(op.Machine, op.Since)
+			}
+			r, set := New(f), f.Current
+			for _, op := range Plan(r) {
+				set = op.Next
+			}
+			is := r.Annotated(d).Annotations
+			got := []string{
+				strings.Join(marks, ","), is[v1alpha1.AnnotationKeyTriggerDeletion],
+				is[v1alpha1.AnnotationKeyLastReplicaChange], set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange],
+			}
+			if diff := cmp.Diff([]string{test.marks, test.left, test.deployment, test.set}, got); diff != "" {
+				t.Errorf("want - got +\n%s", diff)
+			}
+		})
+>>>>>>> 6794bdf4 (test(rollout): guard the times of machines named for deletion)
 	}
 }
 
