@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,6 +159,9 @@ func TestNamedMachines_AreRecorded(t *testing.T) {
 				set = op.Next
 			}
 			is := r.Annotated(d).Annotations
+			if slices.Contains(slices.Collect(maps.Values(is)), "") {
+				t.Errorf("an annotation of the deployment has no value: %v", is)
+			}
 			got := []string{
 				strings.Join(marks, ","), is[v1alpha1.AnnotationKeyTriggerDeletion],
 				is[v1alpha1.AnnotationKeyLastReplicaChange], set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange],
