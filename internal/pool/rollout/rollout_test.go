@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/liveupdate"
 	"github.com/millwright-dev/millwright/test/support/fixture"
 )
 
@@ -34,30 +33,6 @@ func addMachine(f Facts, set *v1alpha1.MachineSet, name string, changes ...func(
 // moved marks a Machine that was updated in place and moved to its set.
 func moved(machine *v1alpha1.Machine) {
 	machine.Labels[v1alpha1.LabelKeyNodeUpdateResult] = v1alpha1.LabelValueNodeUpdateSuccessful
-}
-
-// updatesClass makes a deployment update VMs to its class, which is b.
-func updatesClass(d *v1alpha1.MachineDeployment) {
-	fixture.OfClass("b")(d)
-	annotated(v1alpha1.AnnotationKeyUpdateStrategy, string(liveupdate.Update))(d)
-}
-
-// responded returns a Machine of class a whose driver reports that an update to class b changes tags, and that the
-// given properties need a new VM.
-func responded(name string, replacements ...string) *v1alpha1.Machine {
-	class := &v1alpha1.MachineClass{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-	return fixture.Running(fixture.Set("a", 1), name, func(machine *v1alpha1.Machine) {
-		machine.Spec.Class.Name = "a"
-		machine.Annotations[v1alpha1.AnnotationKeyUpdateClass] = "b"
-		liveupdate.State{}.Queried(class, []string{"tags"}, nil, replacements).Write(machine)
-	})
-}
-
-// withLiveUpdate adds the live update of Machines to facts.
-func withLiveUpdate(f Facts, machines ...*v1alpha1.Machine) Facts {
-	f.LiveUpdate = liveupdate.Find(f.Deployment, f.Current, f.Old, f.Now)
-	f.LiveUpdate.Machines = machines
-	return f
 }
 
 // TestRollout_Progress checks when a rollout is complete, and when nodes have marks of one.
@@ -262,6 +237,9 @@ func TestRollout_RecordsSizes(t *testing.T) {
 		},
 		"scaled up in a rollout, old machines leave": {
 			facts(4, "b", rolling, set("a", 3, of3, fixture.Reports(4, 3)), set("b", 1, of3)), "4, 4",
+		},
+		"scaled up in a rollout, one set grows": {
+			facts(4, "b", rolling, set("a", 3, of3), set("b", 1, of3)), "3, 4",
 		},
 		"scaled up in a rollout in place": {
 			withMachines(facts(4, "b", inPlace, set("a", 3, of3), set("b", 1, of3))), "4, 4",
