@@ -47,6 +47,8 @@ func TestAutoPreserveMax(t *testing.T) {
 		"paused before it began":              {sharing(3, nil, places{max: 1, replicas: 1}, places{max: 1, count: 1, replicas: 5}), 2, []int32{0, 2}},
 		"MCM's sets, which exceed it":         {sharing(2, &places{max: 2, count: 1, replicas: 5}, places{max: 2, count: 1, replicas: 5}), 1, []int32{1}},
 		"fewer than old ones preserve":        {sharing(1, &places{}, places{max: 2, count: 1, replicas: 5}, places{max: 2, count: 1, replicas: 5}), 0, []int32{0, 1}},
+		"paused, the older one preserves it":  {sharing(1, nil, places{1, 1, 1}, places{1, 1, 5}), 0, []int32{1, 0}},
+		"an old one gives up its last place":  {sharing(3, &places{3, 3, 5}, places{0, 1, 5}, places{2, 0, 5}), 3, []int32{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.f.Current != nil {
@@ -60,6 +62,24 @@ func TestAutoPreserveMax(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAutoPreserveMax_NewSetGetsRemainder checks that a new set gets what the old sets leave.
+func TestAutoPreserveMax_NewSetGetsRemainder(t *testing.T) {
+	f := sharing(3, nil, places{max: 1, replicas: 1}, places{max: 1, count: 1, replicas: 5})
+	if got := autoPreserveMax(f, nil); got != 1 {
+		t.Errorf("the new set may preserve %d, want 1", got)
+	}
+}
+
+// TestAutoPreserveMax_WaitsForOldSets checks that an old set keeps its share until its status shows how much of it the
+// set needs.
+func TestAutoPreserveMax_WaitsForOldSets(t *testing.T) {
+	f := sharing(3, &places{}, places{max: 3, count: 1, replicas: 5})
+	f.Old[0].Generation = 1
+	if got := autoPreserveMax(f, f.Old[0]); got != 3 {
+		t.Errorf("the old set may preserve %d before it observed its spec, want 3", got)
 	}
 }
 
