@@ -69,6 +69,18 @@ func TestInPlaceUpdate_OtherSetsAreScaledDown(t *testing.T) {
 	}
 }
 
+// TestNamedMachines_SetIsScaledUp checks that a set is scaled up although a Machine of it cannot be marked, because it
+// then deletes no Machine.
+func TestNamedMachines_SetIsScaledUp(t *testing.T) {
+	t.Parallel()
+	d := fixture.Deployment(3, fixture.Rolling("1", "0"), fixture.OfClass("b"))
+	f := NewFacts(d, sets{fixture.Set("a", 2, fixture.WithUID), fixture.Set("b", 1, fixture.WithUID)}, fixture.Noon)
+	f.Named = []Named{{"m-1", fixture.Later, fixture.Member(f.Current, "m-1")}}
+	if diff := cmp.Diff([]string{"mark pool-b", "pool-b to 2"}, brief(t, Plan(New(f)))); diff != "" {
+		t.Errorf("want - got +\n%s", diff)
+	}
+}
+
 // TestMachineSet_KeepsRecordedSizeUntilScaled checks that a set that was not scaled down keeps the record of its
 // former size. In a rollout, these records show that the deployment was scaled.
 func TestMachineSet_KeepsRecordedSizeUntilScaled(t *testing.T) {
@@ -107,7 +119,7 @@ func TestMachineSet_ScalingIsRecordedOnlyWhenScaled(t *testing.T) {
 				if op.Next == nil {
 					continue
 				}
-				if got := op.Next.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != before {
+				if got, set := op.Next.Annotations[v1alpha1.AnnotationKeyLastReplicaChange]; got != before || set && got == "" {
 					t.Errorf("%s sets %q, want %q", op.Action, got, before)
 				}
 				if got := op.Next.Annotations["example.com/other"]; got != "new" {

@@ -66,7 +66,6 @@ func TestNamedMachines_AreCountedOnce(t *testing.T) {
 	}
 }
 
-<<<<<<< HEAD
 // TestNamedMachines_BeyondScaling checks that a set loses no more Machines than it has, and no more than the deployment
 // was scaled down by, however many are named.
 func TestNamedMachines_BeyondScaling(t *testing.T) {
@@ -93,7 +92,9 @@ func TestNamedMachines_BeyondScaling(t *testing.T) {
 		if diff := cmp.Diff(test.want, brief(t, planReplicas(New(f)))); diff != "" {
 			t.Errorf("%s: want - got +\n%s", reason, diff)
 		}
-=======
+	}
+}
+
 // TestNamedMachines_AreRecorded checks for Machines that an autoscaler named: which ones are marked and since when,
 // which ones remain in the annotation of the deployment, and when the deployment and its set count as scaled. A set
 // deletes the Machines that were named before it was scaled.
@@ -170,7 +171,6 @@ func TestNamedMachines_AreRecorded(t *testing.T) {
 				t.Errorf("want - got +\n%s", diff)
 			}
 		})
->>>>>>> 6794bdf4 (test(rollout): guard the times of machines named for deletion)
 	}
 }
 

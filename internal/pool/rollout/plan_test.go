@@ -215,6 +215,65 @@ func TestPlan_Reasons(t *testing.T) {
 	}
 }
 
+// TestPlan_ReasonNamesExcess checks that the reason for a size that users did not set names the excess replicas.
+func TestPlan_ReasonNamesExcess(t *testing.T) {
+	t.Parallel()
+	for excess, want := range map[string]string{"": "3 replicas desired", "2": "3 replicas desired, plus 2 in excess"} {
+		d := fixture.Deployment(3, annotated(v1alpha1.AnnotationKeyExcessReplicas, excess))
+		plan := Plan(New(NewFacts(d, sets{fixture.Set("a", 9)}, fixture.Noon)))
+		if len(plan) != 1 || plan[0].Reason != want {
+			t.Errorf("%q excess replicas: the plan is %+v, want only the reason %q", excess, plan, want)
+		}
+	}
+}
+
+// TestPlan_ScaledSetsGetOperationalAnnotations checks that an old set that is scaled gets the annotations of its
+// deployment that control how Machines are created and deleted, and keeps its own value if the deployment has none.
+func TestPlan_ScaledSetsGetOperationalAnnotations(t *testing.T) {
+	t.Parallel()
+	const timeout = v1alpha1.AnnotationKeyMachineEffectiveCreationTimeout
+	d := fixture.Deployment(5, fixture.Rolling("0", "1"), fixture.OfClass("b"), annotated(timeout, "1h"))
+	old := fixture.Set("a", 5, func(set *v1alpha1.MachineSet) {
+		set.Annotations[v1alpha1.AnnotationKeyLastReplicaChange] = fixture.Early
+	})
+	for _, op := range Plan(New(NewFacts(d, sets{old, fixture.Set("b", 0)}, fixture.Noon))) {
+		if op.Action != Scale || op.Set != old {
+			continue
+		}
+		is := op.Next.Annotations
+		if is[timeout] != "1h" || is[v1alpha1.AnnotationKeyLastReplicaChange] != fixture.Early {
+			t.Errorf("the set gets the annotations %v", is)
+		}
+		return
+	}
+	t.Error("the old set is not scaled")
+}
+
+// TestPlan_NamedMachineLeavesReserve checks that an old set that is scaled down keeps its reserve if a Machine that
+// runs Pods is deleted by name. Otherwise, it loses Machines of the reserve first.
+func TestPlan_NamedMachineLeavesReserve(t *testing.T) {
+	t.Parallel()
+	excess := func(n string) func(*v1alpha1.MachineSet) {
+		return func(set *v1alpha1.MachineSet) { set.Annotations[v1alpha1.AnnotationKeyExcessReplicas] = n }
+	}
+	d := fixture.Deployment(2, fixture.OfClass("b"), annotated(v1alpha1.AnnotationKeyExcessReplicas, "2"))
+	old := fixture.Set("a", 5, fixture.WithUID, excess("2"))
+	f := NewFacts(d, sets{old, fixture.Set("b", 1, excess("1"))}, fixture.Noon)
+	leaving := fixture.Running(old, "m")
+	leaving.DeletionTimestamp = &metav1.Time{Time: fixture.Noon}
+	for name, test := range map[string]struct {
+		machine *v1alpha1.Machine
+		want    int32
+	}{
+		"it runs": {fixture.Running(old, "m"), 2}, "it is being deleted": {leaving, 1}, "it is gone": {nil, 1},
+	} {
+		f.Named = []Named{{"m", fixture.Later, test.machine}}
+		if got := planReserve(New(f), []Operation{scaleTo(old, 4, "")})[old]; got != test.want {
+			t.Errorf("%s: the old set has %d machines in reserve, want %d", name, got, test.want)
+		}
+	}
+}
+
 func TestSelects(t *testing.T) {
 	t.Parallel()
 	deployment := fixture.Deployment(1)
