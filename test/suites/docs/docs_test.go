@@ -53,10 +53,11 @@ func TestDocs_CommandsWork(t *testing.T) {
 			place.isEmpty(t)
 		})
 	}
+	t.Run("tasks/gitops.md", place.gitOps)
 	t.Run("get-started/from-mcm.md", place.migrate)
 }
 
-// place is a directory like a checkout: with bin/, examples/, and local mode in .millwright.
+// place is a directory like a checkout: with bin/, examples/, config/, and local mode in .millwright.
 type place struct {
 	t    *testing.T
 	dir  string
@@ -70,8 +71,8 @@ func newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	p := &place{t: t, dir: t.TempDir(), root: root}
-	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(p.dir, "examples")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"examples", "config"} {
+		must(t, os.Symlink(filepath.Join(root, name), filepath.Join(p.dir, name)))
 	}
 	binaries, err := env.Binaries()
 	if err != nil {
@@ -214,14 +215,19 @@ func (p *place) isEmpty(t *testing.T) {
 	}
 }
 
-// blocks returns the blocks of a page that users run.
+// blocks returns the blocks of a page that users run, without the indentation of lists.
 func blocks(text []byte) []string {
 	var found []string
 	var block strings.Builder
+	var indentation string
 	inside := false
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {
-		switch line := lines.Text(); {
+		line := lines.Text()
+		if !inside {
+			indentation = line[:len(line)-len(strings.TrimLeft(line, " "))]
+		}
+		switch line = strings.TrimPrefix(line, indentation); {
 		case line == "```sh":
 			inside = true
 		case inside && line == "```":
