@@ -12,6 +12,9 @@ for _, condition in ipairs(status.conditions or {}) do
     if condition.status == "True" then
       return {status = "Healthy", message = condition.message}
     end
+    if condition.reason == "Halted" or condition.reason == "Completed" then
+      return {status = "Suspended", message = condition.message}
+    end
     message = condition.message
   end
 end

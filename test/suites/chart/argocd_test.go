@@ -59,6 +59,7 @@ func TestArgoCD_JudgesHealth(t *testing.T) {
 		"new VM":      {"virtualmachine", `{metadata: {generation: 1}}`, "Progressing", "Waiting for the VM controller"},
 		"starting VM": {"virtualmachine", `{metadata: {generation: 1}, status: {observedGeneration: 1, phase: Creating, conditions: [{type: Ready, status: "False", message: Copying}]}}`, "Progressing", "Copying"},
 		"VM":          {"virtualmachine", `{metadata: {generation: 1}, status: {observedGeneration: 1, phase: Running, conditions: [{type: Ready, status: "True", message: Runs}]}}`, "Healthy", "Runs"},
+		"ended VM":    {"virtualmachine", `{metadata: {generation: 1}, status: {observedGeneration: 1, phase: Stopped, conditions: [{type: Ready, status: "False", reason: Completed, message: Ended}]}}`, "Suspended", "Ended"},
 		"lost VM":     {"virtualmachine", `{metadata: {generation: 1}, status: {observedGeneration: 1, phase: Lost, conditions: [{type: Ready, status: "Unknown", message: No response}]}}`, "Degraded", "No response"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,19 +12,7 @@ import (
 // TestFlux_JudgesHealth evaluates the health checks of the example, as Flux does, on MachineDeployments in each state.
 func TestFlux_JudgesHealth(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(place(t, "examples/gitops/flux/kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var object struct {
-		Spec struct {
-			HealthCheckExprs []struct{ Current, Failed string }
-		}
-	}
-	if err := yaml.Unmarshal(text, &object); err != nil {
-		t.Fatal(err)
-	}
-	check := object.Spec.HealthCheckExprs[0]
+	check := fluxCheck(t)
 	for name, tc := range map[string]struct {
 		object          string
 		failed, current bool
@@ -51,6 +39,25 @@ func TestFlux_JudgesHealth(t *testing.T) {
 			}
 		})
 	}
+}
+
+// healthCheck has the expressions with which Flux checks a kind.
+type healthCheck struct{ Current, Failed string }
+
+// fluxCheck returns the health checks of the example for MachineDeployments.
+func fluxCheck(t *testing.T) healthCheck {
+	t.Helper()
+	text, err := os.ReadFile(place(t, "examples/gitops/flux/kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object struct {
+		Spec struct{ HealthCheckExprs []healthCheck }
+	}
+	if err := yaml.Unmarshal(text, &object); err != nil {
+		t.Fatal(err)
+	}
+	return object.Spec.HealthCheckExprs[0]
 }
 
 // holds evaluates an expression. Its variables are the fields of the object. For Flux, an expression about a missing
