@@ -74,6 +74,30 @@ func checkHook(t *testing.T, entry string) {
 	}
 }
 
+// TestProject_DevContainerFits checks that the image has the version of Go in go.mod, and that the targets that it runs exist.
+func TestProject_DevContainerFits(t *testing.T) {
+	t.Parallel()
+	root, err := env.Root()
+	must(t, err)
+	var config struct{ Image, PostCreateCommand string }
+	must(t, json.Unmarshal([]byte(read(t, filepath.Join(root, ".devcontainer", "devcontainer.json"))), &config))
+	_, version, _ := strings.Cut(config.Image, "/golang:")
+	version, system, _ := strings.Cut(version, "-")
+	if system != "bookworm" || version == "" || !strings.Contains(read(t, filepath.Join(root, "go.mod")), "\ngo "+version+".") {
+		t.Errorf("the image is %s, want one with the version of go.mod and Debian 12", config.Image)
+	}
+	makefile := read(t, filepath.Join(root, "Makefile"))
+	_, targets, _ := strings.Cut(config.PostCreateCommand, "&& make ")
+	if targets == "" {
+		t.Errorf("it does not run make: %s", config.PostCreateCommand)
+	}
+	for target := range strings.FieldsSeq(targets) {
+		if !strings.Contains(makefile, "\n.PHONY: "+target+"\n") {
+			t.Errorf("it runs the target %s, which does not exist", target)
+		}
+	}
+}
+
 // TestProject_RenovateIgnoresVendoredFiles checks that Renovate does not update copies of packages of others.
 func TestProject_RenovateIgnoresVendoredFiles(t *testing.T) {
 	t.Parallel()
