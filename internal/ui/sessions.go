@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/millwright-dev/millwright/internal/connlimit"
 )
@@ -36,11 +38,12 @@ func (c credentials) key() hashed { return hash(c.Token + "\x00" + c.Namespace) 
 // with another token.
 type sessions struct {
 	options SharedOptions
-	taken   *connlimit.Counter
-	checks  chan struct{}
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	// taken counts sessions by address, and users by user.
+	taken, users *connlimit.Counter
+	checks       chan struct{}
+	ctx          context.Context
+	cancel       context.CancelFunc
+	running      sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
@@ -67,7 +70,9 @@ type userSession struct {
 
 func newSessions(options SharedOptions) *sessions {
 	s := &sessions{
-		options: options, taken: connlimit.NewCounter(options.MaxSessions, options.MaxSessionsPerAddress), checks: make(chan struct{}, maxChecks),
+		options: options, checks: make(chan struct{}, maxChecks),
+		taken:   connlimit.NewCounter(options.MaxSessions, options.MaxSessionsPerAddress),
+		users:   connlimit.NewCounter(options.MaxSessions, options.MaxSessionsPerUser),
 		ofToken: map[hashed]*userSession{}, ofSecret: map[hashed]*userSession{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -108,15 +113,30 @@ func (s *sessions) open(ctx context.Context, of credentials, from connlimit.Orig
 	if s.closed {
 		return nil, errClosing
 	}
-	release, ok := s.taken.Take(from)
-	if !ok {
-		return nil, errTooManySessions
+	release, err := s.take(user, from)
+	if err != nil {
+		return nil, err
 	}
 	now := time.Now()
 	session := &userSession{view: newView(options), credentials: of, user: user, secret: rand.Text(), began: now, last: now, release: release}
 	s.ofToken[of.key()], s.ofSecret[hash(session.secret)] = session, session
 	s.running.Go(func() { s.run(session) })
 	return session, nil
+}
+
+// take permits a session for a user at an address until release is called.
+func (s *sessions) take(user string, from connlimit.Origin) (release func(), err error) {
+	ofUser, ok := s.users.Take(user)
+	if !ok {
+		return nil, &limitError{fmt.Sprintf("you already have %d sessions, the maximum for a user; log out of one of them, or log in again in %s, when those without open tabs have expired",
+			s.options.MaxSessionsPerUser, duration.HumanDuration(s.options.IdleTimeout))}
+	}
+	ofAddress, ok := s.taken.Take(from)
+	if !ok {
+		ofUser()
+		return nil, errTooManySessions
+	}
+	return func() { ofUser(); ofAddress() }, nil
 }
 
 // identify returns the user of a token that has no session.

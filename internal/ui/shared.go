@@ -33,9 +33,9 @@ type SharedOptions struct {
 	// TrustedProxies are the addresses of proxies whose header X-Forwarded-For is trusted. If empty, the limit for an
 	// address counts each proxy as one client.
 	TrustedProxies []netip.Prefix
-	// MaxSessions limits the sessions of all users, and MaxSessionsPerAddress those that were opened from the same
-	// address. Each session watches the cluster.
-	MaxSessions, MaxSessionsPerAddress int
+	// MaxSessions limits the sessions of all users, MaxSessionsPerUser those of one user, and MaxSessionsPerAddress those that
+	// were opened from the same address. Each session watches the cluster.
+	MaxSessions, MaxSessionsPerUser, MaxSessionsPerAddress int
 	// IdleTimeout is how long a session remains without requests and open tabs.
 	IdleTimeout time.Duration
 }
@@ -288,10 +288,15 @@ type endedError struct{ reason string }
 
 func (e *endedError) Error() string { return e.reason }
 
+// limitError reports that a limit is reached, and what to do. It is shown to the user.
+type limitError struct{ text string }
+
+func (e *limitError) Error() string { return e.text }
+
 var (
-	errTooManySessions = errors.New("too many sessions are open; log in again later, or close sessions that you no longer use")
+	errTooManySessions = &limitError{"too many sessions are open; log in again later, or close sessions that you no longer use"}
+	errTooManyTabs     = &limitError{"too many tabs and consoles are open; close some of them"}
 	errClosing         = errors.New("the page is being stopped; log in again")
-	errTooManyTabs     = errors.New("too many tabs and consoles are open; close some of them")
 )
 
 // rejected converts an error of Identify for the user.

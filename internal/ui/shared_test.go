@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/test/support/browser"
 )
 
@@ -77,7 +78,7 @@ func newShared(t *testing.T, u *users, change func(*SharedOptions)) *Shared {
 			}
 			return "", apierrors.NewUnauthorized("invalid token")
 		},
-		URLs: []*url.URL{address}, MaxSessions: 10, MaxSessionsPerAddress: 10, IdleTimeout: 15 * time.Minute,
+		URLs: []*url.URL{address}, MaxSessions: 10, MaxSessionsPerUser: 10, MaxSessionsPerAddress: 10, IdleTimeout: 15 * time.Minute,
 	}
 	if change != nil {
 		change(&options)
@@ -344,6 +345,47 @@ func TestShared_LimitsSessions(t *testing.T) {
 	}
 }
 
+// TestShared_UserCannotUseAllSessions checks that a user with many tokens and addresses, and with a token for many namespaces,
+// gets a limited number of sessions, so that others can log in, and that a message explains why.
+func TestShared_UserCannotUseAllSessions(t *testing.T) {
+	u := newUsers(t)
+	for i := range 3 {
+		u.set(fmt.Sprint("token-", i), "a")
+		u.clients[fmt.Sprint("token-", i)] = u.clients["token-a"]
+	}
+	s := newShared(t, u, func(o *SharedOptions) { o.MaxSessions, o.MaxSessionsPerUser = 3, 2 })
+	logIn := func(token, namespace, from string) *httptest.ResponseRecorder {
+		body := fmt.Sprintf(`{"token":%q,"namespace":%q}`, token, namespace)
+		return visit{"POST", "/page/api/login", body, ownOrigin(), from + ":1"}.send(s)
+	}
+	const problem = "you already have 2 sessions, the maximum for a user; log out of one of them, or log in again in 15m, when those without open tabs have expired"
+	for i, step := range []struct {
+		token, namespace, from string
+		want                   int
+	}{
+		{"token-0", "", "192.0.2.1", 200},
+		{"token-0", "n", "192.0.2.2", 200}, // a session of its own
+		{"token-0", "other", "192.0.2.3", 429},
+		{"token-1", "", "192.0.2.4", 429},
+		{"token-0", "", "192.0.2.5", 200}, // an open session
+		{"token-b", "", "192.0.2.1", 200}, // another user
+	} {
+		w := logIn(step.token, step.namespace, step.from)
+		if w.Code != step.want || (w.Code == http.StatusTooManyRequests) != strings.Contains(w.Body.String(), problem) {
+			t.Fatalf("step %d: %d %s, want %d", i, w.Code, w.Body, step.want)
+		}
+	}
+	// What a limit refuses must not count for another one.
+	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-b"}.key()], "over")
+	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-0"}.key()], "over")
+	if w := logIn("token-1", "", "192.0.2.4"); w.Code != http.StatusOK {
+		t.Errorf("after a session ended: %d %s", w.Code, w.Body)
+	}
+	if w := logIn("token-b", "", "192.0.2.4"); w.Code != http.StatusOK {
+		t.Errorf("the other user after a session ended: %d %s", w.Code, w.Body)
+	}
+}
+
 // TestShared_LimitsChecks checks that 16 tokens are checked at the same time, however many clients send one, and that they
 // do not prevent a session from being closed when its token is revoked.
 func TestShared_LimitsChecks(t *testing.T) {
@@ -522,6 +564,15 @@ func TestPage_LogsIn(t *testing.T) {
 			t.Errorf("the page reports: %s", problem)
 		}
 	}
+}
+
+// TestPage_ShowsWhyProxyUserIsRefused checks that a user whom a proxy logs in, who sees no form, learns of a limit.
+func TestPage_ShowsWhyProxyUserIsRefused(t *testing.T) {
+	p := browser.Open(t)
+	s, address := serveShared(t, newUsers(t), func(r *http.Request) { r.Header.Set("Authorization", "Bearer token-a") })
+	s.sessions.users = connlimit.NewCounter(1, 0)
+	p.Navigate(address)
+	p.Await(`document.querySelector(".banner").innerText.includes("the maximum for a user")`)
 }
 
 // TestPage_ContinuesWithNewTokenOfProxy checks that a page whose proxy logs users in shows no form when the token expires,

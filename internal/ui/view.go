@@ -128,7 +128,7 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, errInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, errTooManySessions), errors.Is(err, errTooManyTabs):
+	case errors.As(err, new(*limitError)):
 		return http.StatusTooManyRequests
 	case errors.As(err, new(*endedError)):
 		return http.StatusUnauthorized

@@ -116,7 +116,11 @@ function App() {
       </header>
       {lost && (
         <p class="banner" role="alert">
-          The connection to <code>millwright ui</code> is lost, and this page is out of date. It continues when the command runs again.
+          {store.refused || (
+            <>
+              The connection to <code>millwright ui</code> is lost, and this page is out of date. It continues when the command runs again.
+            </>
+          )}
         </p>
       )}
       <main>{store.loaded ? <View route={route} /> : <p class="quiet loading">Reading the cluster…</p>}</main>

@@ -22,6 +22,8 @@ class Store {
   about: About | null = null;
   // Why the user must log in, or empty.
   login = "";
+  // Why the server refuses to show the cluster, or empty.
+  refused = "";
   // Whether the first rows have arrived.
   loaded = false;
 
@@ -132,13 +134,14 @@ class Store {
     get<About>("about").then(
       (about) => {
         this.about = about;
-        this.login = "";
+        this.login = this.refused = "";
         this.link = "connecting";
         this.connect();
       },
       (error: Error) => {
         if (error instanceof LoginNeeded) this.askLogin(error.message);
         else setTimeout(() => this.begin(), 1000);
+        this.refused = error instanceof TypeError ? "" : error.message; // fetch throws a TypeError if there is no response
         this.link = "lost";
         this.changed();
       },

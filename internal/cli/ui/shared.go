@@ -38,6 +38,7 @@ type shared struct {
 	certFile, keyFile string
 	trustedProxies    []string
 	maxSessions       int
+	maxPerUser        int
 	maxPerAddress     int
 	idleTimeout       time.Duration
 }
@@ -50,6 +51,7 @@ func (s *shared) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.keyFile, "tls-private-key-file", "", "with --in-cluster, private key of --tls-cert-file")
 	cmd.Flags().StringSliceVar(&s.trustedProxies, "trusted-proxies", nil, "with --in-cluster, networks of proxies whose header X-Forwarded-For is trusted, such as 10.0.0.0/8")
 	cmd.Flags().IntVar(&s.maxSessions, "max-sessions", 50, "with --in-cluster, maximum number of sessions; each watches the cluster and has caches of its own")
+	cmd.Flags().IntVar(&s.maxPerUser, "max-sessions-per-user", 10, "with --in-cluster, maximum number of sessions of one user")
 	cmd.Flags().IntVar(&s.maxPerAddress, "max-sessions-per-address", 10, "with --in-cluster, maximum number of sessions from one client address; proxies that are not in --trusted-proxies count as one client")
 	cmd.Flags().DurationVar(&s.idleTimeout, "session-idle-timeout", 15*time.Minute, "with --in-cluster, time after which a session without open tabs expires")
 }
@@ -61,7 +63,7 @@ func (s *shared) validate(f *flags, wrong *args.Problems) {
 	}
 	wrong.If(len(s.urls) == 0, "--url: set the address of the page in browsers, such as https://machines.example.com/")
 	wrong.If((s.certFile == "") != (s.keyFile == ""), "--tls-cert-file and --tls-private-key-file: set both or neither")
-	wrong.If(s.maxSessions < 1 || s.maxPerAddress < 1, "--max-sessions and --max-sessions-per-address: must be at least 1")
+	wrong.If(s.maxSessions < 1 || s.maxPerUser < 1 || s.maxPerAddress < 1, "--max-sessions, --max-sessions-per-user and --max-sessions-per-address: must be at least 1")
 	wrong.If(s.idleTimeout < time.Minute, "--session-idle-timeout: must be at least 1m")
 	wrong.If(f.host != "", "--host: cannot be used with --in-cluster; set --url")
 	// A token is sent only to the cluster that it is for, and all users would see the metrics of a URL.
@@ -140,7 +142,8 @@ func (f *flags) runShared(cmd *cobra.Command, version string) error {
 			return f.optionsFor(config, token, cmp.Or(entered, f.Namespace), namespace, version)
 		},
 		Identify: func(ctx context.Context, token string) (string, error) { return identify(ctx, config, token) },
-		URLs:     urls, TrustedProxies: networks, MaxSessions: f.maxSessions, MaxSessionsPerAddress: f.maxPerAddress, IdleTimeout: f.idleTimeout,
+		URLs:     urls, TrustedProxies: networks, IdleTimeout: f.idleTimeout,
+		MaxSessions: f.maxSessions, MaxSessionsPerUser: f.maxPerUser, MaxSessionsPerAddress: f.maxPerAddress,
 	})
 	certificate, err := f.certificate(cmd.Context(), urls)
 	if err != nil {

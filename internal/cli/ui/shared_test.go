@@ -20,7 +20,7 @@ import (
 
 // newSharedFlags returns valid flags.
 func newSharedFlags() *flags {
-	return &flags{shared: shared{inCluster: true, urls: []string{"https://machines.example.com"}, maxSessions: 1, maxPerAddress: 1, idleTimeout: time.Minute}}
+	return &flags{shared: shared{inCluster: true, urls: []string{"https://machines.example.com"}, maxSessions: 1, maxPerUser: 1, maxPerAddress: 1, idleTimeout: time.Minute}}
 }
 
 // TestShared_RejectsFlags checks that flags are rejected with a message that names them.

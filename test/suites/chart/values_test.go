@@ -202,11 +202,11 @@ func TestChart_EveryValueHasAnEffect(t *testing.T) {
 			"name: millwright-warnings-" + namespace, "kubernetes.io/metadata.name: shoot--a--b",
 		}},
 		"page": {values{"ui": values{
-			"enabled": true, "urls": []any{"https://machines.example.com/page/", "http://localhost:8001/proxy/"}, "tlsSecret": "s", "trustedProxies": []any{"10.0.0.0/8"}, "maxSessions": 7, "maxSessionsPerAddress": 3,
+			"enabled": true, "urls": []any{"https://machines.example.com/page/", "http://localhost:8001/proxy/"}, "tlsSecret": "s", "trustedProxies": []any{"10.0.0.0/8"}, "maxSessions": 7, "maxSessionsPerUser": 4, "maxSessionsPerAddress": 3,
 			"port": 20443, "service": values{"annotations": values{"a": "b"}}, "extraArgs": []any{"--session-idle-timeout=5m"}, "resources": values{"limits": values{"memory": "3Gi"}},
 			"ingress": values{"enabled": true, "className": "c", "annotations": values{"d": "e"}, "tlsSecret": "t"},
 		}}, []string{
-			"--in-cluster", "--url=https://machines.example.com/page/", "--url=http://localhost:8001/proxy/", "--trusted-proxies=10.0.0.0/8", "--max-sessions=7", "--max-sessions-per-address=3", "--port=20443", "containerPort: 20443",
+			"--in-cluster", "--url=https://machines.example.com/page/", "--url=http://localhost:8001/proxy/", "--trusted-proxies=10.0.0.0/8", "--max-sessions=7", "--max-sessions-per-user=4", "--max-sessions-per-address=3", "--port=20443", "containerPort: 20443",
 			"- port: 20443", "secretName: s", "--tls-cert-file=/etc/millwright/ui/tls.crt", "a: b", "--session-idle-timeout=5m", "memory: 3Gi", "ingressClassName: c", "d: e", "secretName: t",
 			"host: machines.example.com", "path: /page/",
 		}},
