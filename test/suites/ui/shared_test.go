@@ -31,11 +31,13 @@ var insecure = &tls.Config{InsecureSkipVerify: true}
 type sharedPage struct {
 	*env.Env
 	t    *testing.T
+	port int
 	host string
 }
 
-// startShared starts a page for many users. Its kubeconfig has the credentials of an administrator, which are not used.
-func startShared(t *testing.T, e *env.Env) *sharedPage {
+// startShared starts a page for many users. Its kubeconfig has the credentials of an administrator, which are not used. urls are
+// further addresses of the page.
+func startShared(t *testing.T, e *env.Env, urls ...string) *sharedPage {
 	t.Helper()
 	port, err := e.ControlPlane.PortFor(e.Namespace+"-ui", 0)
 	if err != nil {
@@ -43,8 +45,12 @@ func startShared(t *testing.T, e *env.Env) *sharedPage {
 	}
 	admin := filepath.Join(t.TempDir(), "admin")
 	env.WriteKubeconfig(t, admin, e.Admin)
-	p := &sharedPage{Env: e, t: t, host: fmt.Sprintf("localhost:%d", port)}
-	start(t, "ui", "--in-cluster", "--kubeconfig", admin, "--port", fmt.Sprint(port), "--url", "https://"+p.host+"/")
+	p := &sharedPage{Env: e, t: t, port: port, host: fmt.Sprintf("localhost:%d", port)}
+	args := []string{"ui", "--in-cluster", "--kubeconfig", admin, "--port", fmt.Sprint(port), "--url", "https://" + p.host + "/"}
+	for _, url := range urls {
+		args = append(args, "--url", url)
+	}
+	start(t, args...)
 	gomega.NewWithT(t).Eventually(func() error {
 		_, _, err := p.send(http.MethodGet, "readyz", "", "")
 		return err
