@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
-# Takes the pictures of the documentation from the test of "millwright ui", which runs in Chromium.
+# Takes the pictures of "millwright ui", of which those in docs/images are in the documentation. A test compares the page with
+# them, in Chromium. Look at the differences before you commit them.
 #
 #   hack/pictures.sh
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-taken=$(mktemp -d)
-trap 'rm -rf "$taken"' EXIT
-MILLWRIGHT_TIER=all go test -count=1 -artifacts -outputdir "$taken" ./test/suites/ui
-for name in rollout machine; do
-	cp "$(find "$taken" -name "$name.png")" "docs/images/ui-$name.png"
-done
+MILLWRIGHT_TIER=all go test -count=1 -run 'TestPage_LooksAsInPictures$' ./internal/ui -update
+git status --short docs/images internal/ui/testdata

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,12 @@ func serve(t *testing.T, c client.WithWatch, actions ...Action) *Server {
 // serveWith is like serve, with other options.
 func serveWith(t *testing.T, options Options) *Server {
 	t.Helper()
+	return serveAfter(t, options, func(*Server) {})
+}
+
+// serveAfter is like serveWith, but the page is served after prepare has returned.
+func serveAfter(t *testing.T, options Options, prepare func(s *Server)) *Server {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +44,8 @@ func serveWith(t *testing.T, options Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.Host, options.Cluster = net.JoinHostPort(NewHostName(), port), "https://api.example.com"
+	options.Host = net.JoinHostPort(NewHostName(), port)
+	options.Cluster = cmp.Or(options.Cluster, "https://api.example.com")
 	s, err := New(options)
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +56,7 @@ func serveWith(t *testing.T, options Options) *Server {
 		defer close(done)
 		s.Run(ctx)
 	}()
+	prepare(s)
 	page := httptest.NewUnstartedServer(s)
 	page.Listener.Close()
 	page.Listener = listener

@@ -54,6 +54,7 @@ func newFakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	} {
 		builder.WithIndex(&corev1.Event{}, name, func(object client.Object) []string { return []string{of(object.(*corev1.Event).InvolvedObject)} })
 	}
+	builder.WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.(*corev1.Pod).Spec.NodeName} })
 	return fakeClient{builder.Build()}
 }
 

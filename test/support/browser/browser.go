@@ -8,7 +8,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -69,8 +68,8 @@ func Open(t testing.TB) *Page {
 	read, fromBrowser := pipe(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	command := exec.CommandContext(ctx, program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-		"--no-first-run", "--remote-debugging-pipe", "--window-size=1440,1000", "--user-data-dir="+profile, "about:blank")
-	command.Env = append(os.Environ(), "HOME="+profile)
+		"--no-first-run", "--force-color-profile=srgb", "--disable-lcd-text", "--remote-debugging-pipe", "--window-size=1440,1000", "--user-data-dir="+profile, "about:blank")
+	command.Env = append(append(os.Environ(), "HOME="+profile), fixedFonts(t, profile)...)
 	command.ExtraFiles = []*os.File{toBrowser, fromBrowser}                                      // descriptors 3 and 4
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                                    // it exits when its pipe is closed
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) } // with its children
@@ -246,7 +245,9 @@ func (p *Page) Resize(width, height int, dark bool) {
 	if dark {
 		scheme = "dark"
 	}
-	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{
+		{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"},
+	}}, nil)
 }
 
 // evaluate evaluates a JavaScript expression, and awaits it if it is a promise.
@@ -336,15 +337,17 @@ func (p *Page) Press(key string) {
 // Screenshot writes a picture of the page to the test's artifacts, which go test keeps with -artifacts.
 func (p *Page) Screenshot(t *testing.T, name string) {
 	t.Helper()
+	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), name+".png"), p.shoot(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shoot returns a picture of the page as PNG.
+func (p *Page) shoot() []byte {
+	p.t.Helper()
 	var shot struct {
-		Data string `json:"data"`
+		Data []byte `json:"data"`
 	}
 	p.call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
-	picture, err := base64.StdEncoding.DecodeString(shot.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(t.ArtifactDir(), name+".png"), picture, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return shot.Data
 }

@@ -1,4 +1,4 @@
-// Package golden compares text with golden files. The flag -update rewrites the files.
+// Package golden compares text and pictures with golden files. The flag -update rewrites the files.
 package golden
 
 import (
