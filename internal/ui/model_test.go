@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -346,6 +348,34 @@ func TestModel_KeepsRowsDuringOutage(t *testing.T) {
 		w.wantAccess("Machine", AccessOK, "")
 		if _, exists := shown[MachineRow](w, "machine/n/pool-1-a"); exists {
 			t.Error("a machine that was deleted during the outage is shown")
+		}
+	})
+}
+
+// TestEvents_OfSameSecondKeepTheirOrder checks that events whose times are equal are listed in the order in which they were
+// recorded, each time.
+func TestEvents_OfSameSecondKeepTheirOrder(t *testing.T) {
+	objects, want := onePool(), []string{}
+	at := metav1.NewTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	for i := range 12 {
+		on := objects[i%4].GetName()
+		reason := fmt.Sprint("Reason", i)
+		want = append([]string{reason}, want...) // the latest first
+		objects = append(objects, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: "n", Name: fmt.Sprintf("%s.%x", on, 0x17f3a0c2d4e5f600+i)},
+			InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "Machine", Namespace: "n", Name: on},
+			Reason:         reason, LastTimestamp: at,
+		})
+	}
+	inWorld(t, objects, "", nil, func(w *world) {
+		for range 10 {
+			var got []string
+			for _, event := range (&view{model: w.model}).events("n", "", "") {
+				got = append(got, event.Reason)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("events (-want +got):\n%s", diff)
+			}
 		}
 	})
 }

@@ -112,7 +112,7 @@ func (a *album) machine(of *v1alpha1.MachineSet, suffix string, minutes float64,
 // event adds an event on an object.
 func (a *album) event(of client.Object, kind string, minutes float64, reason, message string, annotations ...string) {
 	e := &corev1.Event{
-		ObjectMeta: a.at(fmt.Sprintf("event-%d", len(a.control)), minutes, nil, ""), Reason: reason, Message: message, Type: corev1.EventTypeNormal, Count: 1,
+		ObjectMeta: a.at(fmt.Sprintf("%s.%016x", of.GetName(), len(a.control)), minutes, nil, ""), Reason: reason, Message: message, Type: corev1.EventTypeNormal, Count: 1,
 		InvolvedObject: corev1.ObjectReference{APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: kind, Namespace: pictureNamespace, Name: of.GetName(), UID: of.GetUID()},
 		FirstTimestamp: a.ago(minutes), LastTimestamp: a.ago(minutes),
 	}
