@@ -52,9 +52,16 @@ func fixedFonts(t testing.TB, dir string) []string {
 	return []string{"FONTCONFIG_FILE=" + file}
 }
 
+// stopped stops the clock of a document. Timers that limit how long something may take, at least 30 seconds, do not expire.
+const stopped = `{
+	Date.now = () => 1e12;
+	const set = window.setTimeout;
+	window.setTimeout = (run, after, ...rest) => (after >= 30_000 ? 0 : set(run, after, ...rest));
+}`
+
 // StopClock stops the clock of documents that are loaded from now on, and sets their time zone to UTC and their language to
-// English, so that pictures of them are the same in each run. Timers continue. Without the fonts that "make chromium"
-// installs, it skips the test.
+// English, so that pictures of them are the same in each run, however long it takes. Short timers continue. Without the fonts
+// that "make chromium" installs, it skips the test.
 func (p *Page) StopClock() {
 	p.t.Helper()
 	if !hasFonts() {
@@ -63,7 +70,7 @@ func (p *Page) StopClock() {
 	p.call("Emulation.setTimezoneOverride", map[string]any{"timezoneId": "UTC"}, nil)
 	p.call("Emulation.setLocaleOverride", map[string]any{"locale": "en-US"}, nil)
 	p.call("Emulation.setScrollbarsHidden", map[string]any{"hidden": true}, nil)
-	p.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": "Date.now = () => 1e12"}, nil)
+	p.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": stopped}, nil)
 }
 
 // Picture returns a picture of the page as PNG, when two in a row are equal: the browser can still draw what has changed.
