@@ -20,7 +20,7 @@ import (
 func TestUI_DrawsMetricsOfLocalCluster(t *testing.T) {
 	tier.All(t)
 	dir := filepath.Join(t.TempDir(), "cluster")
-	up := start(t, "up", "--driver", "sim", "--dir", dir, "--api-port", "0", "--unsafe-no-fsync")
+	up := start(t, "up", "--driver", "sim", "--dir", dir, "--api-port", "0", "--image-port", "0", "--vm-port", "0", "--unsafe-no-fsync")
 	gomega.NewWithT(t).Eventually(up.Output.String).WithTimeout(env.WaitTimeout).Should(gomega.ContainSubstring("Ready after"))
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
