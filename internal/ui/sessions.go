@@ -126,15 +126,16 @@ func (s *sessions) open(ctx context.Context, of credentials, from connlimit.Orig
 
 // take permits a session for a user at an address until release is called.
 func (s *sessions) take(user string, from connlimit.Origin) (release func(), err error) {
-	ofUser, ok := s.users.Take(user)
-	if !ok {
-		return nil, &limitError{fmt.Sprintf("you already have %d sessions, the maximum for a user; log out of one of them, or log in again in %s, when those without open tabs have expired",
-			s.options.MaxSessionsPerUser, duration.HumanDuration(s.options.IdleTimeout))}
-	}
+	// First the address: the limit of all sessions would otherwise be reported as that of the user.
 	ofAddress, ok := s.taken.Take(from)
 	if !ok {
-		ofUser()
 		return nil, errTooManySessions
+	}
+	ofUser, ok := s.users.Take(user)
+	if !ok {
+		ofAddress()
+		return nil, &limitError{fmt.Sprintf("you already have %d sessions, the maximum for a user; log out of one of them, or log in again in %s, when those without open tabs have expired",
+			s.options.MaxSessionsPerUser, duration.HumanDuration(s.options.IdleTimeout))}
 	}
 	return func() { ofUser(); ofAddress() }, nil
 }

@@ -375,6 +375,10 @@ func TestShared_UserCannotUseAllSessions(t *testing.T) {
 			t.Fatalf("step %d: %d %s, want %d", i, w.Code, w.Body, step.want)
 		}
 	}
+	u.set("token-c", "c")
+	if w := logIn("token-c", "", "192.0.2.6"); w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), errTooManySessions.text) {
+		t.Errorf("a user without a session, when all are taken: %d %s", w.Code, w.Body)
+	}
 	// What a limit refuses must not count for another one.
 	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-b"}.key()], "over")
 	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-0"}.key()], "over")
