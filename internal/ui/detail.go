@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -236,15 +235,8 @@ func (s *view) events(namespace, poolName, machine string) []report.Event {
 			found = append(found, *event)
 		}
 	}
-	// Events have times in seconds, and the cache has no order, so those of a rollout would change places with each read.
-	slices.SortFunc(found, func(a, b corev1.Event) int {
-		return cmp.Or(cmp.Compare(recorded(a.Name), recorded(b.Name)), cmp.Compare(a.Name, b.Name))
-	})
 	return listed(found)
 }
-
-// recorded returns the end of the name of an event. In client-go's names, it is the time in nanoseconds, in hexadecimal.
-func recorded(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
 // listed returns the latest events, the latest first.
 func listed(found report.Events) []report.Event {
