@@ -313,3 +313,20 @@ func TestMachine_NameTooLongForNode(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 	w.mustRemove(name, "")
 }
+
+// TestMachine_IsDeletedWithUnknownFieldInClass checks that a field that is unknown, for example because a later version wrote
+// it, prevents the creation of VMs but not their deletion. Otherwise, each Machine that fails stays Terminating, while its
+// MachineSet creates the next one.
+func TestMachine_IsDeletedWithUnknownFieldInClass(t *testing.T) {
+	w := newTestDriver(t, sim.Config{}, nil)
+	id := w.mustCreate("m").ProviderID
+	edited := w.with(newClass(t, "small", object{"latenzy": "1s"}))
+	_, err := edited.create("other")
+	wantCode(t, err, codes.InvalidArgument)
+	_, err = edited.status("other", "")
+	wantCode(t, err, codes.NotFound)
+	wantCode(t, edited.remove("other", ""), codes.OK)
+	wantCode(t, edited.remove("m", id), codes.OK)
+	_, err = edited.status("m", id)
+	wantCode(t, err, codes.NotFound)
+}
