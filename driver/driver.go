@@ -49,8 +49,8 @@ type Driver interface {
 	//   - It SHOULD return only when the VM is gone. It may return earlier: the controller calls GetMachineStatus
 	//     until it returns NotFound or Unimplemented, and only then deletes the Node (Millwright).
 	//
-	// Codes: InvalidArgument (the name is empty or malformed), PermissionDenied, FailedPrecondition, Aborted,
-	// Unimplemented. NotFound is accepted as OK.
+	// Codes: InvalidArgument (the name is empty or malformed, or the provider specification does not identify the
+	// VM), PermissionDenied, FailedPrecondition, Aborted, Unimplemented. NotFound is accepted as OK.
 	DeleteMachine(ctx context.Context, req *DeleteMachineRequest) (*DeleteMachineResponse, error)
 
 	// GetMachineStatus finds the VM of a machine. A driver MAY return Unimplemented. Then creation relies only on
@@ -66,8 +66,8 @@ type Driver interface {
 	//   - It MUST NOT return NotFound if it cannot determine whether the VM exists (Millwright): after NotFound, a
 	//     controller creates a VM or considers the VM lost. Return Unavailable or Unknown instead.
 	//
-	// Codes: NotFound, Uninitialized, InvalidArgument, PermissionDenied, FailedPrecondition, OutOfRange (several
-	// VMs exist for this machine), Unimplemented.
+	// Codes: NotFound, Uninitialized, InvalidArgument (as for DeleteMachine), PermissionDenied, FailedPrecondition,
+	// OutOfRange (several VMs exist for this machine), Unimplemented.
 	GetMachineStatus(ctx context.Context, req *GetMachineStatusRequest) (*GetMachineStatusResponse, error)
 
 	// ListMachines returns all VMs of a class. A driver MAY return Unimplemented. Then orphaned VMs are not found
@@ -80,7 +80,7 @@ type Driver interface {
 	//   - If other classes of the same cluster have the same tags, their VMs MAY be in the list.
 	//   - A partial list MUST NOT be returned as OK (Millwright).
 	//
-	// Codes: InvalidArgument (provider specification), PermissionDenied, Unimplemented.
+	// Codes: InvalidArgument (the provider specification does not identify the VMs), PermissionDenied, Unimplemented.
 	ListMachines(ctx context.Context, req *ListMachinesRequest) (*ListMachinesResponse, error)
 }
 

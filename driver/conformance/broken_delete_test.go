@@ -75,6 +75,12 @@ var brokenRequests = map[int]func(*world, *patched){
 		}
 		return next(ctx, req)
 	}),
+	109: onRemove(func(ctx context.Context, _ *world, req *driver.DeleteMachineRequest, next remove) (removeResp, error) {
+		if bytes.Contains(req.MachineClass.ProviderSpec.Raw, []byte("unknown")) {
+			return nil, failing(codes.InvalidArgument)
+		}
+		return next(ctx, req)
+	}),
 }
 
 // ofOther reports whether a class belongs to the other cluster.

@@ -140,23 +140,50 @@ func isClusterTag(text string) bool {
 // refused returns invalid classes by the reason why they are invalid: those derived from the class, and the one in
 // the variants.
 func (p Provider) refused() map[string]*v1alpha1.MachineClass {
-	list := p.Class.DeepCopy()
-	list.ProviderSpec = runtime.RawExtension{Raw: []byte(`[]`)}
-	classes := map[string]*v1alpha1.MachineClass{"a providerSpec that is a list": list}
-	for name, value := range fieldsOf(p.Class) {
-		fields := fieldsOf(p.Class)
-		switch value.(type) {
-		case map[string]any, []any:
-			fields[name] = "text"
-		default:
-			fields[name] = map[string]any{"unexpected": "object"}
-		}
-		classes[fmt.Sprintf("a providerSpec whose field %s has a value of another type", name)] = withFields(p.Class, fields)
+	classes := p.unidentified()
+	for name := range fieldsOf(p.Class) {
+		classes[retyped(name)] = p.retype(name)
 	}
 	if class := p.Variants.Classes[Invalid]; class != nil {
 		classes["the invalid class"] = class
 	}
 	return classes
+}
+
+// unidentified returns those of the refused classes that do not identify their VMs, whichever fields of the class a
+// driver uses for that.
+func (p Provider) unidentified() map[string]*v1alpha1.MachineClass {
+	list := p.Class.DeepCopy()
+	list.ProviderSpec = runtime.RawExtension{Raw: []byte(`[]`)}
+	classes := map[string]*v1alpha1.MachineClass{"a providerSpec that is a list": list}
+	if _, has := fieldsOf(p.Class)["tags"]; has {
+		classes[retyped("tags")] = p.retype("tags")
+	}
+	return classes
+}
+
+// retyped describes the result of retype.
+func retyped(name string) string {
+	return fmt.Sprintf("a providerSpec whose field %s has a value of another type", name)
+}
+
+// retype returns the class with a value of another type in a field.
+func (p Provider) retype(name string) *v1alpha1.MachineClass {
+	fields := fieldsOf(p.Class)
+	switch fields[name].(type) {
+	case map[string]any, []any:
+		fields[name] = "text"
+	default:
+		fields[name] = map[string]any{"unexpected": "object"}
+	}
+	return withFields(p.Class, fields)
+}
+
+// newer returns the class with a field that only a later version of the driver might know.
+func (p Provider) newer() *v1alpha1.MachineClass {
+	fields := map[string]any{"unknownToDriver": true}
+	maps.Copy(fields, fieldsOf(p.Class))
+	return withFields(p.Class, fields)
 }
 
 // fieldsOf decodes the provider specification of a class. It returns nil if it is not an object.

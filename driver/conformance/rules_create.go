@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
 	"github.com/millwright-dev/millwright/driver/conformance/internal/observe"
@@ -354,7 +355,7 @@ var requestRules = []Rule{
 		Number: 12, Level: Must, Title: "CreateMachine rejects invalid specifications",
 		Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM CreateMachine 12"},
 		check: func(p *probe) {
-			p.eachRefused(func(what string, t target) {
+			p.each(p.provider.refused(), func(what string, t target) {
 				if _, err := p.create(p.ctx, t); !is(err, codes.InvalidArgument, codes.OutOfRange) {
 					p.failf("with %s, CreateMachine returned %s, want InvalidArgument", what, describe(err))
 				}
@@ -362,10 +363,10 @@ var requestRules = []Rule{
 		},
 	},
 	{
-		Number: 13, Level: Must, Title: "the other methods reject invalid specifications",
+		Number: 13, Level: Must, Title: "methods that look for VMs reject specifications that do not identify them",
 		Places: []string{"driver Requests 5", "MCM ProviderSpec 1", "MCM ListMachines 7"},
 		check: func(p *probe) {
-			p.eachRefused(func(what string, t target) {
+			p.each(p.provider.unidentified(), func(what string, t target) {
 				_, listed := p.tryList(t.class, t.secret)
 				_, found := p.tryStatus(t)
 				for method, err := range map[string]error{"ListMachines": listed, "GetMachineStatus": found, "DeleteMachine": p.remove(t)} {
@@ -380,7 +381,7 @@ var requestRules = []Rule{
 		Number: 14, Level: Must, Title: "a rejected creation creates no VM", Places: []string{"driver CreateMachine Codes"},
 		check: func(p *probe) {
 			before := p.instances()
-			p.eachRefused(func(_ string, t target) {
+			p.each(p.provider.refused(), func(_ string, t target) {
 				_, _ = p.create(p.ctx, t)
 			})
 			if left := p.added(before); len(left) > 0 {
@@ -406,11 +407,32 @@ var requestRules = []Rule{
 			}
 		},
 	},
+	{
+		Number: 109, Level: Must, Title: "methods that look for VMs accept unknown fields",
+		Places: []string{"driver Requests 5"}, Departs: "MCM ProviderSpec 1",
+		needs: []int{created, deleted, 32, 40}, check: acceptsUnknownField,
+	},
 }
 
-// eachRefused calls a function with a machine of each invalid class.
-func (p *probe) eachRefused(call func(what string, t target)) {
-	classes := p.provider.refused()
+// acceptsUnknownField deletes a VM whose ID is not stored after an unknown field was added to its class.
+func acceptsUnknownField(p *probe) {
+	a := p.make(p.target("a"))
+	edited := a.withID("").of(p.provider.newer())
+	_, listed := p.tryList(edited.class, edited.secret)
+	_, located := p.tryLocate(edited)
+	_, found := p.tryStatus(edited)
+	for method, err := range map[string]error{"ListMachines": listed, "LocateMachine": located, "GetMachineStatus": found, "DeleteMachine": p.remove(edited)} {
+		if !is(err, codes.OK, codes.Uninitialized, codes.Unimplemented) {
+			p.failf("with an unknown field in the providerSpec, %s returned %s, want OK", method, describe(err))
+		}
+	}
+	if err := p.waitUntilGone(p.ctx, a); err != nil {
+		p.failf("with an unknown field in the providerSpec, DeleteMachine did not delete the VM: %v", err)
+	}
+}
+
+// each calls a function with a machine of each class.
+func (p *probe) each(classes map[string]*v1alpha1.MachineClass, call func(what string, t target)) {
 	for i, what := range slices.Sorted(maps.Keys(classes)) {
 		call(what, p.target(fmt.Sprint(i)).of(classes[what]))
 	}

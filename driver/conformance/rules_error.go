@@ -212,7 +212,7 @@ func (p *probe) provoke() {
 	}
 	p.ctx = ctx
 	p.callReadOnly(a)
-	p.eachRefused(func(_ string, t target) { p.callReadOnly(t) })
+	p.each(p.provider.refused(), func(_ string, t target) { p.callReadOnly(t) })
 	if bad := p.provider.Variants.BadSecret; bad != nil {
 		p.callReadOnly(a.with(bad))
 	}
@@ -222,11 +222,7 @@ func (p *probe) provoke() {
 func (p *probe) callReadOnly(t target) {
 	_, _ = p.tryStatus(t)
 	_, _ = p.tryList(t.class, t.secret)
-	if locator, ok := driver.As[driver.Locator](p.provider.Driver); ok {
-		_, _ = do(p, p.ctx, "LocateMachine", locator.LocateMachine, &driver.LocateMachineRequest{
-			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
-		})
-	}
+	_, _ = p.tryLocate(t)
 	if updater, ok := driver.As[driver.Updater](p.provider.Driver); ok {
 		_, _ = do(p, p.ctx, "UpdateMachine", updater.UpdateMachine, &driver.UpdateMachineRequest{
 			Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(), DryRun: true,

@@ -11,6 +11,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/status"
 )
 
 var initializeRules = []Rule{
@@ -312,15 +313,9 @@ var locationRules = []Rule{
 	},
 }
 
-// locate returns the location of a machine.
+// locate returns the location of a machine. The check is skipped if the driver does not implement LocateMachine.
 func (p *probe) locate(t target) string {
-	locator, ok := driver.As[driver.Locator](p.provider.Driver)
-	if !ok {
-		p.skip("the driver does not implement LocateMachine")
-	}
-	resp, err := do(p, p.ctx, "LocateMachine", locator.LocateMachine, &driver.LocateMachineRequest{
-		Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
-	})
+	resp, err := p.tryLocate(t)
 	switch {
 	case is(err, codes.Unimplemented):
 		p.skip("the driver does not implement LocateMachine")
@@ -328,6 +323,16 @@ func (p *probe) locate(t target) string {
 		p.stopf("LocateMachine returned %s", describe(err))
 	}
 	return resp.Location
+}
+
+func (p *probe) tryLocate(t target) (*driver.LocateMachineResponse, error) {
+	locator, ok := driver.As[driver.Locator](p.provider.Driver)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "the driver has no LocateMachine")
+	}
+	return do(p, p.ctx, "LocateMachine", locator.LocateMachine, &driver.LocateMachineRequest{
+		Machine: t.machine(), MachineClass: t.class.DeepCopy(), Secret: t.secret.DeepCopy(),
+	})
 }
 
 // looksWhereCreationBegan edits the class of a machine whose ID is not stored, and checks that the driver finds the VM.

@@ -83,6 +83,8 @@ type request struct {
 	machine *v1alpha1.Machine
 	class   *v1alpha1.MachineClass
 	secret  *corev1.Secret
+	// parse parses as much of the class as the call needs.
+	parse func(*v1alpha1.MachineClass) (spec.Spec, error)
 }
 
 func parse(req request) (call, error) {
@@ -100,14 +102,14 @@ func parse(req request) (call, error) {
 	}
 	err := spec.CheckName(c.name)
 	if err == nil {
-		c.spec, err = spec.Parse(req.class)
+		c.spec, err = req.parse(req.class)
 	}
 	return c, err
 }
 
-// classCall parses a request for a class and executes the call.
+// classCall parses a request for a class, which only looks for VMs or zones, and executes the call.
 func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, secret *corev1.Secret, effect func(call) (*Response, error)) (*Response, error) {
-	parsed, err := spec.Parse(class)
+	parsed, err := spec.ParseToFind(class)
 	if err != nil {
 		return nil, d.record(method, "", err)
 	}

@@ -10,8 +10,8 @@
 //
 // # Provider specification
 //
-// All fields are optional. Durations are written as "1m30s". Unknown fields, except apiVersion and kind, are
-// rejected, and so are values out of range.
+// All fields are optional. Durations are written as "1m30s". With unknown fields, except apiVersion and kind, or values
+// out of range, no VM can be created or updated. Such VMs are still found and deleted, unless pool or tags are invalid.
 //
 //	latency       duration  time that every call takes; 0s
 //	joinDelay     duration  time from creation until the node appears; 0s

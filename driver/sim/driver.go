@@ -104,7 +104,7 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 
 // CreateMachine implements driver.Driver.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	return machineCall(ctx, d, CreateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.CreateMachineResponse, error) {
+	return machineCall(ctx, d, CreateMachine, request{req.Machine, req.MachineClass, req.Secret, spec.Parse}, func(c call) (*driver.CreateMachineResponse, error) {
 		if err := spec.CheckNodeName(c.name); err != nil {
 			return nil, err
 		}
@@ -118,7 +118,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 
 // DeleteMachine implements driver.Driver. After it has returned, the VM's node is no longer written.
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
-	return machineCall(ctx, d, DeleteMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.DeleteMachineResponse, error) {
+	return machineCall(ctx, d, DeleteMachine, request{req.Machine, req.MachineClass, req.Secret, spec.ParseToFind}, func(c call) (*driver.DeleteMachineResponse, error) {
 		vms, err := d.cloud.remove(c)
 		if err != nil || d.kubelets == nil {
 			return &driver.DeleteMachineResponse{}, err
@@ -136,7 +136,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 
 // GetMachineStatus implements driver.Driver.
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
-	return machineCall(ctx, d, GetMachineStatus, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.GetMachineStatusResponse, error) {
+	return machineCall(ctx, d, GetMachineStatus, request{req.Machine, req.MachineClass, req.Secret, spec.ParseToFind}, func(c call) (*driver.GetMachineStatusResponse, error) {
 		v, err := d.cloud.find(c)
 		if err == nil && !v.Initialized {
 			err = status.Error(codes.Uninitialized, fmt.Sprintf("VM %s is not initialized", v.ProviderID))
@@ -162,7 +162,7 @@ func (d *Driver) InitializeMachine(ctx context.Context, req *driver.InitializeMa
 	if !d.config.RequireInitialize {
 		return nil, status.Error(codes.Unimplemented, "simulated VMs need no initialization")
 	}
-	return machineCall(ctx, d, InitializeMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.InitializeMachineResponse, error) {
+	return machineCall(ctx, d, InitializeMachine, request{req.Machine, req.MachineClass, req.Secret, spec.Parse}, func(c call) (*driver.InitializeMachineResponse, error) {
 		v, err := d.cloud.find(c)
 		if err != nil {
 			return nil, err
@@ -222,7 +222,7 @@ func (d *Driver) GenerateMachineClassForMigration(ctx context.Context, req *driv
 
 // LocateMachine implements driver.Locator. The location is the account and the pool, so it does not need the cloud.
 func (d *Driver) LocateMachine(_ context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
-	c, err := parse(request{req.Machine, req.MachineClass, req.Secret})
+	c, err := parse(request{req.Machine, req.MachineClass, req.Secret, spec.ParseToFind})
 	if err != nil {
 		return nil, err
 	}

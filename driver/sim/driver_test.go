@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -273,22 +274,17 @@ func TestDriver_InvalidRequestsNameField(t *testing.T) {
 		"join":              {object{"join": "maybe"}, "join"},
 		"capacity":          {object{"capacity": -1}, "capacity"},
 		"jitter":            {object{"jitter": 1.5}, "jitter"},
-		"wrong type":        {object{"tags": object{"a": 1}}, "tags"},
+		"wrong type":        {object{"capacity": "1"}, "capacity"},
 		"unknown field":     {object{"latenzy": "1s"}, "unknown field providerSpec.latenzy (known fields: agent, capacity, deleteDelay, "},
 		"unknown below":     {object{"nodeTaints": []object{{"efect": "NoSchedule"}}}, `providerSpec: json: unknown field "efect"`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newTestDriver(t, sim.Config{}, tt.spec)
-			_, createErr := w.create("m")
-			_, statusErr := w.status("m", "")
-			_, listErr := w.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: w.class})
-			for _, err := range []error{createErr, statusErr, w.remove("m", ""), listErr} {
-				wantCode(t, err, codes.InvalidArgument)
-				if s, _ := status.FromError(err); !strings.Contains(s.Message(), tt.field) {
-					t.Errorf("message %q does not name %s", s.Message(), tt.field)
-				}
-			}
+			_, err := w.create("m")
+			wantRejected(t, err, tt.field)
+			_, err = w.update("m")
+			wantRejected(t, err, tt.field)
 		})
 	}
 	w := newTestDriver(t, sim.Config{}, nil)
@@ -314,19 +310,72 @@ func TestMachine_NameTooLongForNode(t *testing.T) {
 	w.mustRemove(name, "")
 }
 
-// TestMachine_IsDeletedWithUnknownFieldInClass checks that a field that is unknown, for example because a later version wrote
-// it, prevents the creation of VMs but not their deletion. Otherwise, each Machine that fails stays Terminating, while its
-// MachineSet creates the next one.
-func TestMachine_IsDeletedWithUnknownFieldInClass(t *testing.T) {
-	w := newTestDriver(t, sim.Config{}, nil)
-	id := w.mustCreate("m").ProviderID
-	edited := w.with(newClass(t, "small", object{"latenzy": "1s"}))
-	_, err := edited.create("other")
+func wantRejected(t *testing.T, err error, field string) {
+	t.Helper()
 	wantCode(t, err, codes.InvalidArgument)
-	_, err = edited.status("other", "")
-	wantCode(t, err, codes.NotFound)
-	wantCode(t, edited.remove("other", ""), codes.OK)
-	wantCode(t, edited.remove("m", id), codes.OK)
-	_, err = edited.status("m", id)
-	wantCode(t, err, codes.NotFound)
+	if s, _ := status.FromError(err); !strings.Contains(s.Message(), field) {
+		t.Errorf("message %q does not name %s", s.Message(), field)
+	}
+}
+
+// TestMachine_IsDeletedWithInvalidClass checks that a class that is invalid, for example because a later version wrote a
+// field of it, prevents the creation of VMs but not their deletion. Otherwise, each Machine that fails stays Terminating,
+// while its MachineSet creates the next one.
+func TestMachine_IsDeletedWithInvalidClass(t *testing.T) {
+	for name, change := range map[string]object{
+		"unknown field":       {"latenzy": "1s"},
+		"unknown field below": {"nodeTaints": []object{{"efect": "NoSchedule"}}},
+		"invalid value":       {"jitter": 7},
+		"wrong type":          {"join": 1},
+		"invalid zone":        {"zone": "a/b"},
+		"zone of other type":  {"zone": []string{"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			valid := object{"pool": "p", "tags": object{"cluster": "x"}}
+			w := newTestDriver(t, sim.Config{}, valid)
+			w.with(newClass(t, "other", object{"pool": "p", "tags": object{"cluster": "y"}})).mustCreate("foreign")
+			w.with(newClass(t, "other", object{"pool": "q", "tags": object{"cluster": "x"}})).mustCreate("elsewhere")
+			first, second := w.mustCreate("m").ProviderID, w.mustCreate("n").ProviderID
+			maps.Copy(valid, change)
+			edited := w.with(newClass(t, "small", valid))
+			if got, want := edited.locate(machine("m", "")), w.locate(machine("m", "")); got != want {
+				t.Errorf("got location %q, want %q", got, want)
+			}
+
+			_, err := edited.create("o")
+			wantCode(t, err, codes.InvalidArgument)
+			for _, machine := range []string{"o", "foreign", "elsewhere"} {
+				_, err = edited.status(machine, "")
+				wantCode(t, err, codes.NotFound)
+				edited.mustRemove(machine, "")
+			}
+			if got, err := edited.status("m", ""); err != nil || got.ProviderID != first {
+				t.Errorf("got status %v, %v, want %s", got, err, first)
+			}
+			if diff := cmp.Diff(map[string]string{first: "m", second: "n"}, edited.list()); diff != "" {
+				t.Errorf("list (-want +got):\n%s", diff)
+			}
+			edited.mustRemove("m", "")
+			edited.mustRemove("n", second)
+			if vms := w.vms(); len(vms) != 2 {
+				t.Errorf("got VMs %v, want those of the other classes", vms)
+			}
+		})
+	}
+}
+
+// TestDriver_RejectsInvalidOwner checks that no call looks for VMs if the class does not identify them.
+func TestDriver_RejectsInvalidOwner(t *testing.T) {
+	for field, spec := range map[string]object{"pool": {"pool": 1}, "tags": {"tags": object{"a": 1}}} {
+		t.Run(field, func(t *testing.T) {
+			w := newTestDriver(t, sim.Config{}, spec)
+			_, created := w.create("m")
+			_, found := w.status("m", "")
+			_, listed := w.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: w.class})
+			_, located := w.LocateMachine(t.Context(), &driver.LocateMachineRequest{Machine: machine("m", ""), MachineClass: w.class})
+			for _, err := range []error{created, found, w.remove("m", ""), listed, located} {
+				wantRejected(t, err, field)
+			}
+		})
+	}
 }

@@ -95,6 +95,11 @@ func (w testDriver) initialize(name string) (*driver.InitializeMachineResponse, 
 		Machine: machine(name, ""), MachineClass: w.class, Secret: &corev1.Secret{}})
 }
 
+func (w testDriver) update(name string) (*driver.UpdateMachineResponse, error) {
+	return w.UpdateMachine(w.t.Context(), &driver.UpdateMachineRequest{
+		Machine: machine(name, ""), MachineClass: w.class, Secret: &corev1.Secret{}})
+}
+
 // machine returns a Machine.
 func (w testDriver) machine(name, providerID string) *v1alpha1.Machine {
 	return machine(name, providerID)

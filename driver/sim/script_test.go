@@ -70,3 +70,21 @@ func TestClass_RejectsInvalidAnnotations(t *testing.T) {
 		}
 	}
 }
+
+// TestClass_InvalidFaultsDoNotPreventDeletion checks that the calls of a deletion ignore invalid faults, but not an outage.
+func TestClass_InvalidFaultsDoNotPreventDeletion(t *testing.T) {
+	t.Parallel()
+	cloud := sim.NewCloud(sim.CloudOptions{})
+	setZones(t, cloud, "a")
+	w := newTestDriver(t, sim.Config{Cloud: cloud}, nil).placed("a")
+	id := w.mustCreate("m").ProviderID
+	invalid := w.scripted("faults", `[{"codes": ["Internal"]}, {"rate": 2}]`)
+	out := invalid.with(invalid.class.DeepCopy())
+	out.class.Annotations["sim.millwright.dev/outage"] = "a"
+	wantCode(t, out.remove("m", id), codes.Unavailable)
+	_, err := out.status("m", "")
+	wantCode(t, err, codes.Unavailable)
+	invalid.mustRemove("m", id)
+	_, err = invalid.status("m", id)
+	wantCode(t, err, codes.NotFound)
+}

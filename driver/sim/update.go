@@ -8,6 +8,7 @@ import (
 
 	"github.com/millwright-dev/millwright/driver"
 	"github.com/millwright-dev/millwright/driver/codes"
+	"github.com/millwright-dev/millwright/driver/sim/internal/spec"
 	"github.com/millwright-dev/millwright/driver/status"
 )
 
@@ -15,7 +16,7 @@ import (
 // sets the labels and taints of its node only once. The other fields of the provider specification are not
 // properties of a VM.
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
-	return machineCall(ctx, d, UpdateMachine, request{req.Machine, req.MachineClass, req.Secret}, func(c call) (*driver.UpdateMachineResponse, error) {
+	return machineCall(ctx, d, UpdateMachine, request{req.Machine, req.MachineClass, req.Secret, spec.Parse}, func(c call) (*driver.UpdateMachineResponse, error) {
 		v, err := d.cloud.find(c)
 		if err != nil {
 			return nil, err

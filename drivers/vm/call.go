@@ -35,13 +35,14 @@ type request struct {
 	machine *v1alpha1.Machine // nil in requests about a class
 	class   *v1alpha1.MachineClass
 	secret  *corev1.Secret
-	// outOfRange is the code for numbers out of range. Only CreateMachine returns the code OutOfRange.
-	outOfRange codes.Code
+	// parse parses as much of the provider specification as the call needs.
+	parse func(raw []byte) (*providerSpec, error)
 }
 
 // call is a validated request.
 type call struct {
-	cluster  *infrastructure
+	cluster *infrastructure
+	// spec has only the fields that request.parse sets.
 	spec     *providerSpec
 	identity identity
 	// key is the key of the VirtualMachine and its Secret. The name is empty in calls for a class.
@@ -84,7 +85,7 @@ func (d *Driver) readClass(req request) (call, error) {
 	if req.class == nil {
 		return call{}, status.Error(codes.InvalidArgument, "the request has no machine class")
 	}
-	spec, err := parseSpec(req.class.ProviderSpec.Raw, req.outOfRange)
+	spec, err := req.parse(req.class.ProviderSpec.Raw)
 	if err != nil {
 		return call{}, err
 	}

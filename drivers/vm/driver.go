@@ -123,7 +123,7 @@ func (d *Driver) SeparatesAPIGroups() bool { return true }
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, parseSpec})
 	if err == nil {
 		err = c.checkNodeName()
 	}
@@ -144,7 +144,7 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineRequest) (*driver.DeleteMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, parseToFind})
 	if err == nil {
 		err = d.lookWhereBegun(ctx, &c, req.Machine)
 	}
@@ -161,7 +161,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 func (d *Driver) GetMachineStatus(ctx context.Context, req *driver.GetMachineStatusRequest) (*driver.GetMachineStatusResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
+	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, parseToFind})
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (d *Driver) find(ctx context.Context, req request) (call, *vmv1alpha1.Virtu
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, err := d.readClass(request{nil, req.MachineClass, req.Secret, codes.InvalidArgument})
+	c, err := d.readClass(request{nil, req.MachineClass, req.Secret, parseToList})
 	if err != nil {
 		return nil, err
 	}

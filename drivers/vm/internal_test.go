@@ -171,7 +171,7 @@ func TestProviderSpec_RejectsOtherTypes(t *testing.T) {
 		`["a"]`:   "providerSpec: unexpected array",
 		`1`:       "providerSpec: unexpected number",
 	} {
-		_, err := parseSpec([]byte(raw), codes.InvalidArgument)
+		_, err := parseSpec([]byte(raw))
 		if found, _ := status.FromError(err); found.Code() != codes.InvalidArgument || found.Message() != want {
 			t.Errorf("%s: %v", raw, err)
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/driver"
-	"github.com/millwright-dev/millwright/driver/codes"
 )
 
 // Endpoint returns a name for the cluster of a configuration: a digest of its URL and of the certificates that the
@@ -103,7 +102,7 @@ const identifying = "cannot identify the infrastructure cluster"
 func (d *Driver) LocateMachine(ctx context.Context, req *driver.LocateMachineRequest) (*driver.LocateMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, codes.InvalidArgument})
+	c, err := d.read(request{req.Machine, req.MachineClass, req.Secret, parseToFind})
 	if err != nil {
 		return nil, err
 	}

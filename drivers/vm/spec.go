@@ -95,21 +95,14 @@ var sizes = []struct {
 }
 
 // parseSpec decodes and validates a provider specification, and sets the values of its size. The error has the code
-// InvalidArgument, or outOfRange if the only errors are numbers out of range.
-func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
+// InvalidArgument, or OutOfRange if the only errors are numbers out of range.
+func parseSpec(raw []byte) (*providerSpec, error) {
 	s := &providerSpec{}
 	unknown, err := json.UnmarshalStrict(raw, s, json.DisallowUnknownFields)
-	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok {
-		path := specPath
-		if wrong.Field != "" { // if empty, the error concerns the whole specification
-			path = path.Child(wrong.Field)
-		}
-		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", path, wrong.Value))
-	}
 	if err != nil {
-		return nil, status.Error(codes.InvalidArgument, describe([]error{fmt.Errorf("%s: %w", specPath, err)}))
+		return nil, undecodable(err)
 	}
-	code := outOfRange
+	code := codes.OutOfRange
 	var errs []error
 	for _, err := range s.validate() {
 		errs = append(errs, err)
@@ -126,6 +119,47 @@ func parseSpec(raw []byte, outOfRange codes.Code) (*providerSpec, error) {
 	}
 	s.applySize()
 	return s, nil
+}
+
+// parseToFind decodes and validates only what identifies the VM of a machine: the pool and the cluster. All other fields
+// may be unknown or invalid, for example because a later version wrote them. Otherwise, a Machine of a class from which no
+// VM can be created could not be deleted.
+func parseToFind(raw []byte) (*providerSpec, error) { return parseIdentity(raw, clusterTag) }
+
+// parseToList is like parseToFind, for the VMs of a class, which also have its role.
+func parseToList(raw []byte) (*providerSpec, error) { return parseIdentity(raw, clusterTag, roleTag) }
+
+// parseIdentity decodes the pool and the tags, and validates the pool and the tags with the prefixes. Other fields of the
+// result are not set.
+func parseIdentity(raw []byte, prefixes ...string) (*providerSpec, error) {
+	var fields struct {
+		VMPool string            `json:"vmPool"`
+		Tags   map[string]string `json:"tags"`
+	}
+	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &fields); err != nil {
+		return nil, undecodable(err)
+	}
+	s := &providerSpec{VMPool: fields.VMPool, Tags: fields.Tags}
+	errs := s.validatePool()
+	for _, prefix := range prefixes {
+		errs = append(errs, s.validateTagged(prefix)...)
+	}
+	if len(errs) > 0 {
+		return nil, status.Error(codes.InvalidArgument, describe(errs.ToAggregate().Errors()))
+	}
+	return s, nil
+}
+
+// undecodable returns the error for a provider specification that cannot be decoded.
+func undecodable(err error) error {
+	if wrong, ok := errors.AsType[*gojson.UnmarshalTypeError](err); ok {
+		path := specPath
+		if wrong.Field != "" { // if empty, the error concerns the whole specification
+			path = path.Child(wrong.Field)
+		}
+		return status.Error(codes.InvalidArgument, fmt.Sprintf("%s: unexpected %s", path, wrong.Value))
+	}
+	return status.Error(codes.InvalidArgument, describe([]error{fmt.Errorf("%s: %w", specPath, err)}))
 }
 
 // describe returns a message of limited length for errors.
@@ -145,7 +179,7 @@ func describe(errs []error) string {
 }
 
 func (s *providerSpec) validate() field.ErrorList {
-	errs := slices.Concat(s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(),
+	errs := slices.Concat(s.validatePool(), s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(),
 		s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
@@ -159,26 +193,28 @@ func (s *providerSpec) validate() field.ErrorList {
 	return errs
 }
 
-func (s *providerSpec) validateNames() field.ErrorList {
-	var errs field.ErrorList
+func (s *providerSpec) validatePool() field.ErrorList {
 	if s.VMPool == "" {
-		errs = append(errs, field.Required(specPath.Child("vmPool"), "must be the namespace of the VirtualMachines"))
+		return field.ErrorList{field.Required(specPath.Child("vmPool"), "must be the namespace of the VirtualMachines")}
 	}
-	for _, f := range []struct {
-		name, value string
-		check       func(string) []string
-	}{
-		{"vmPool", s.VMPool, validation.IsDNS1123Label},
-		{"storageClassName", s.StorageClassName, validation.IsDNS1123Subdomain},
-		{failureDomainField, s.FailureDomain, validation.IsValidLabelValue},
-	} {
-		if f.value == "" {
-			continue
-		}
-		for _, wrong := range f.check(f.value) {
-			errs = append(errs, field.Invalid(specPath.Child(f.name), f.value, wrong))
-		}
+	return validateName("vmPool", s.VMPool, validation.IsDNS1123Label)
+}
+
+// validateName returns the problems that a check finds in a field, unless the field is empty.
+func validateName(name, value string, check func(string) []string) field.ErrorList {
+	var errs field.ErrorList
+	if value == "" {
+		return nil
 	}
+	for _, wrong := range check(value) {
+		errs = append(errs, field.Invalid(specPath.Child(name), value, wrong))
+	}
+	return errs
+}
+
+func (s *providerSpec) validateNames() field.ErrorList {
+	errs := validateName("storageClassName", s.StorageClassName, validation.IsDNS1123Subdomain)
+	errs = append(errs, validateName(failureDomainField, s.FailureDomain, validation.IsValidLabelValue)...)
 	strategies := []vmv1alpha1.MigrateStrategy{"", vmv1alpha1.MigrateLive, vmv1alpha1.MigrateCold}
 	if !slices.Contains(strategies, s.MigrateStrategy) {
 		errs = append(errs, field.NotSupported(specPath.Child("migrateStrategy"), s.MigrateStrategy, strategies[1:]))
@@ -273,16 +309,19 @@ func (s *providerSpec) validateTags() field.ErrorList {
 			errs = append(errs, field.Invalid(path.Key(key), field.OmitValueType{}, err.Error()))
 		}
 	}
-	for _, prefix := range []string{clusterTag, roleTag} {
-		names := s.tagged(prefix)
-		switch {
-		case len(names) != 1:
-			errs = append(errs, field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must have exactly one key %s<NAME>, but has %d", prefix, len(names))))
-		case names[0] == "" || len(validation.IsValidLabelValue(names[0])) > 0:
-			errs = append(errs, field.Invalid(path.Key(prefix+names[0]), field.OmitValueType{}, "the part after "+prefix+" must be a non-empty label value"))
-		}
+	return slices.Concat(errs, s.validateTagged(clusterTag), s.validateTagged(roleTag))
+}
+
+// validateTagged checks that exactly one tag has the prefix and a valid name after it.
+func (s *providerSpec) validateTagged(prefix string) field.ErrorList {
+	path, names := specPath.Child("tags"), s.tagged(prefix)
+	switch {
+	case len(names) != 1:
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("must have exactly one key %s<NAME>, but has %d", prefix, len(names)))}
+	case names[0] == "" || len(validation.IsValidLabelValue(names[0])) > 0:
+		return field.ErrorList{field.Invalid(path.Key(prefix+names[0]), field.OmitValueType{}, "the part after "+prefix+" must be a non-empty label value")}
 	}
-	return errs
+	return nil
 }
 
 func validateTag(key, value string) error {

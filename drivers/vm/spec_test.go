@@ -210,6 +210,9 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			checkProblems(t, cluster, specOf(t, tc.changes), tc.code, tc.want)
+			_, poolDiffers := tc.changes["vmPool"]
+			_, tagsDiffer := tc.changes["tags"]
+			checkFinding(t, cluster, specOf(t, tc.changes), poolDiffers || tagsDiffer, poolDiffers || tagsDiffer)
 		})
 	}
 	for name, raw := range map[string]string{"not JSON": "{", "two": "{} {}", "list": "[]", "null": "null"} {
@@ -217,6 +220,7 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		if wantCode(t, err, codes.InvalidArgument); err != nil && !strings.Contains(err.Error(), "providerSpec: ") {
 			t.Errorf("%s: %v", name, err)
 		}
+		checkFinding(t, cluster, []byte(raw), true, true)
 	}
 }
 
@@ -238,21 +242,62 @@ func TestDriver_MessagesAreLimited(t *testing.T) {
 const notASubdomain = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character " +
 	`(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`
 
-// checkProblems checks the errors of all methods for a specification.
+// checkProblems checks the errors of the methods that need the whole specification.
 func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code codes.Code, want []string) {
 	t.Helper()
 	d, secret, m := vm.New(vm.Options{Client: cluster}), &corev1.Secret{}, machine("m", "")
 	_, created := d.CreateMachine(t.Context(), &driver.CreateMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
+	_, updated := d.UpdateMachine(t.Context(), &driver.UpdateMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
+	for _, err := range []error{created, updated} {
+		wantCode(t, err, code)
+		s, _ := status.FromError(err)
+		if diff := cmp.Diff(want, strings.Split(s.Message(), "; ")); diff != "" {
+			t.Errorf("problems (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// checkFinding checks whether the methods that only look for VMs reject a specification. The cluster must be empty.
+func checkFinding(t *testing.T, cluster client.WithWatch, raw []byte, rejectsMachine, rejectsList bool) {
+	t.Helper()
+	d, secret, m := vm.New(vm.Options{Client: cluster}), &corev1.Secret{}, machine("m", "")
+	_, located := d.LocateMachine(t.Context(), &driver.LocateMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
 	_, found := d.GetMachineStatus(t.Context(), &driver.GetMachineStatusRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
 	_, deleted := d.DeleteMachine(t.Context(), &driver.DeleteMachineRequest{Machine: m, MachineClass: classOf(raw), Secret: secret})
 	_, listed := d.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: classOf(raw), Secret: secret})
-	wantCode(t, created, code)
-	for _, err := range []error{found, deleted, listed} {
-		wantCode(t, err, codes.InvalidArgument)
+	want := func(rejected bool, otherwise codes.Code) codes.Code {
+		if rejected {
+			return codes.InvalidArgument
+		}
+		return otherwise
 	}
-	s, _ := status.FromError(created)
-	if diff := cmp.Diff(want, strings.Split(s.Message(), "; ")); diff != "" {
-		t.Errorf("problems (-want +got):\n%s", diff)
+	wantCode(t, located, want(rejectsMachine, codes.OK))
+	wantCode(t, found, want(rejectsMachine, codes.NotFound))
+	wantCode(t, deleted, want(rejectsMachine, codes.OK))
+	wantCode(t, listed, want(rejectsList, codes.OK))
+}
+
+// TestDriver_FindsVMsOnlyWithOwner checks that calls look for VMs only if the pool and the cluster are known, and list them
+// only if the role is known, too. Other tags may be invalid.
+func TestDriver_FindsVMsOnlyWithOwner(t *testing.T) {
+	const cluster, role = "kubernetes.io/cluster/shoot", "kubernetes.io/role/worker"
+	for name, tc := range map[string]struct {
+		changes                     object
+		rejectsMachine, rejectsList bool
+	}{
+		"invalid tag":   {object{"tags": object{cluster: "", role: "", "a": "b\nc"}}, false, false},
+		"no role":       {object{"tags": object{cluster: ""}}, false, true},
+		"two roles":     {object{"tags": object{cluster: "", role: "", role + "s": ""}}, false, true},
+		"no cluster":    {object{"tags": object{role: ""}}, true, true},
+		"two clusters":  {object{"tags": object{cluster: "", cluster + "s": "", role: ""}}, true, true},
+		"empty cluster": {object{"tags": object{"kubernetes.io/cluster/": "", role: ""}}, true, true},
+		"no pool":       {object{"vmPool": nil}, true, true},
+		"invalid pool":  {object{"vmPool": "A"}, true, true},
+		"misspelt pool": {object{"vmPool": nil, "VMPool": "pool"}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkFinding(t, newAccepting(t), specOf(t, tc.changes), tc.rejectsMachine, tc.rejectsList)
+		})
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 func (d *Driver) UpdateMachine(ctx context.Context, req *driver.UpdateMachineRequest) (*driver.UpdateMachineResponse, error) {
 	ctx, end := d.budget.begin(ctx)
 	defer end()
-	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, codes.OutOfRange})
+	c, vm, err := d.find(ctx, request{req.Machine, req.MachineClass, req.Secret, parseSpec})
 	if err != nil {
 		return nil, err
 	}

@@ -46,15 +46,19 @@ class Failed(Exception):
         self.code = code
 
 
-def cluster_of(spec):
-    """Validates a providerSpec and returns the name of the cluster in its tags."""
-    if not isinstance(spec, dict):
-        raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
+def check(spec):
+    """Validates the fields of a providerSpec that only a creation needs."""
     for field in spec:
         if field not in ("size", "tags"):
             raise Failed(INVALID_ARGUMENT, f"providerSpec.{field}: unknown field")
     if not isinstance(spec.get("size", ""), str):
         raise Failed(INVALID_ARGUMENT, "providerSpec.size: must be a string")
+
+
+def cluster_of(spec):
+    """Returns the name of the cluster in the tags of a providerSpec. All operations need it."""
+    if not isinstance(spec, dict):
+        raise Failed(INVALID_ARGUMENT, "providerSpec: must be an object")
     tags = spec.get("tags")
     names = [tag[len(CLUSTER):] for tag in tags if tag.startswith(CLUSTER)] if isinstance(tags, dict) else []
     if len(names) != 1 or not names[0]:
@@ -192,6 +196,7 @@ class Session:
         spec = self.machine_class(op.machine_class).get("providerSpec", {})
         cluster = cluster_of(spec)
         if op.operation_type == pb.OT_CREATE_MACHINE:
+            check(spec)
             self.stub.GetSecret(op.secret, timeout=FETCH_TIMEOUT)  # credentials and user data, which this provider does not use
         if canceled.is_set():  # last check, because the rest is fast
             raise Failed(CANCELED, "the operation was canceled")

@@ -40,7 +40,10 @@ const (
 
 // CreateMachine implements driver.Driver. It is idempotent because the cloud requires unique names of VMs.
 func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineRequest) (*driver.CreateMachineResponse, error) {
-	spec, err := parseFor(req.Machine, req.MachineClass)
+	if err := checkName(req.Machine); err != nil {
+		return nil, err
+	}
+	spec, err := parse(req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func (d *Driver) DeleteMachine(ctx context.Context, req *driver.DeleteMachineReq
 
 // ListMachines implements driver.Driver.
 func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesRequest) (*driver.ListMachinesResponse, error) {
-	spec, err := parse(req.MachineClass)
+	spec, err := parseTags(req.MachineClass)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +113,10 @@ func (d *Driver) ListMachines(ctx context.Context, req *driver.ListMachinesReque
 // find returns the VM of a machine: by its ID if that is known, otherwise by the name and the cluster's tags. The
 // error is NotFound if the VM does not exist.
 func (d *Driver) find(ctx context.Context, machine *v1alpha1.Machine, class *v1alpha1.MachineClass, secret *corev1.Secret) (*cloud.VM, error) {
-	spec, err := parseFor(machine, class)
+	if err := checkName(machine); err != nil {
+		return nil, err
+	}
+	spec, err := parseTags(class)
 	if err != nil {
 		return nil, err
 	}

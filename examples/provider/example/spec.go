@@ -21,7 +21,23 @@ type Spec struct {
 
 const clusterPrefix = "kubernetes.io/cluster/"
 
-// parse decodes and validates the providerSpec of a class.
+// parseTags decodes and validates the tags in the providerSpec of a class. They are all that is needed to find and delete
+// VMs, so other fields may be unknown or invalid.
+func parseTags(class *v1alpha1.MachineClass) (*Spec, error) {
+	var fields struct {
+		Tags map[string]string `json:"tags"`
+	}
+	if err := json.UnmarshalCaseSensitivePreserveInts(class.ProviderSpec.Raw, &fields); err != nil {
+		return nil, status.WrapError(codes.InvalidArgument, "providerSpec: "+err.Error(), err)
+	}
+	spec := &Spec{Tags: fields.Tags}
+	if spec.cluster() == "" || !spec.has("kubernetes.io/role/") {
+		return nil, status.Error(codes.InvalidArgument, "providerSpec.tags: must have a key that starts with kubernetes.io/cluster/ and one that starts with kubernetes.io/role/")
+	}
+	return spec, nil
+}
+
+// parse decodes and validates the whole providerSpec of a class.
 func parse(class *v1alpha1.MachineClass) (*Spec, error) {
 	spec := &Spec{}
 	strict, err := json.UnmarshalStrict(class.ProviderSpec.Raw, spec)
@@ -32,18 +48,16 @@ func parse(class *v1alpha1.MachineClass) (*Spec, error) {
 		return nil, status.WrapError(codes.InvalidArgument, "providerSpec: "+strict[0].Error(), strict[0])
 	case spec.Size != "small" && spec.Size != "large":
 		return nil, status.Error(codes.InvalidArgument, "providerSpec.size: must be small or large")
-	case spec.cluster() == "" || !spec.has("kubernetes.io/role/"):
-		return nil, status.Error(codes.InvalidArgument, "providerSpec.tags: must have a key that starts with kubernetes.io/cluster/ and one that starts with kubernetes.io/role/")
 	}
-	return spec, nil
+	_, err = parseTags(class)
+	return spec, err
 }
 
-// parseFor is like parse, for a request for a machine, which must have a name.
-func parseFor(machine *v1alpha1.Machine, class *v1alpha1.MachineClass) (*Spec, error) {
+func checkName(machine *v1alpha1.Machine) error {
 	if machine.Name == "" {
-		return nil, status.Error(codes.InvalidArgument, "the machine has no name")
+		return status.Error(codes.InvalidArgument, "the machine has no name")
 	}
-	return parse(class)
+	return nil
 }
 
 func (s *Spec) has(prefix string) bool {

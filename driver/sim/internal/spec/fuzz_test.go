@@ -1,6 +1,7 @@
 package spec_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -27,15 +28,20 @@ func TestParse_RejectsOtherTypes(t *testing.T) {
 }
 
 // FuzzParse: a provider specification is either accepted with no negative durations, or rejected with
-// InvalidArgument.
+// InvalidArgument. Calls that only look for VMs accept it, too, with the same result.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"", "{}", "null", "[]", `{"pool": "a"}`, `{"createDelay": "-1s"}`, `{"nodeDelay": "1e9h"}`, `{"zone": "\u0000"}`, `{"unknown": 1}`, `{"pool": 1}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		_, err := spec.Parse(&v1alpha1.MachineClass{ProviderSpec: runtime.RawExtension{Raw: raw}})
+		class := &v1alpha1.MachineClass{ProviderSpec: runtime.RawExtension{Raw: raw}}
+		parsed, err := spec.Parse(class)
 		if err != nil && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "providerSpec")) {
 			t.Errorf("%q: %v", raw, err)
+		}
+		found, findErr := spec.ParseToFind(class)
+		if err == nil && (findErr != nil || !reflect.DeepEqual(found, parsed)) {
+			t.Errorf("%q: got %+v, %v to find VMs, and %+v to create them", raw, found, findErr, parsed)
 		}
 	})
 }

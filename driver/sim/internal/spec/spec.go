@@ -4,6 +4,7 @@ package spec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,20 +95,41 @@ type Spec struct {
 
 // Parse parses the provider specification of a class. Its errors have the code InvalidArgument and name the field.
 func Parse(class *v1alpha1.MachineClass) (Spec, error) {
+	return parse(class, true)
+}
+
+// ParseToFind is like Parse, for calls that only look for VMs or delete them. It ignores unknown fields, for example of a
+// later version. If another field or the faults are invalid, the result has only what identifies VMs and their zone.
+// Otherwise, a Machine of a class from which no VM can be created could not be deleted.
+func ParseToFind(class *v1alpha1.MachineClass) (Spec, error) {
+	s, err := parse(class, false)
+	if err == nil || class == nil {
+		return s, err
+	}
+	var known struct {
+		Pool string            `json:"pool"`
+		Tags map[string]string `json:"tags"`
+		Zone any               `json:"zone"`
+	}
+	if err := decode(class, false, &known); err != nil {
+		return s, err
+	}
+	s = Spec{fields: fields{Pool: poolOf(class, known.Pool), Tags: known.Tags}, APIGroup: driver.APIGroup(class)}
+	s.Zone, _ = known.Zone.(string)  // for outages
+	s.Script, _ = parseScript(class) // without invalid faults
+	return s, nil
+}
+
+// parse parses the provider specification of a class. If strict is false, it ignores unknown fields.
+func parse(class *v1alpha1.MachineClass, strict bool) (Spec, error) {
 	var s Spec
 	if class == nil {
 		return s, status.Error(codes.InvalidArgument, "the request has no machine class")
 	}
-	if raw := bytes.TrimSpace(class.ProviderSpec.Raw); len(raw) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(raw))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&s.fields); err != nil {
-			return s, status.WrapError(codes.InvalidArgument, decodeMessage(raw, err), err)
-		}
+	if err := decode(class, strict, &s.fields); err != nil {
+		return s, err
 	}
-	if s.Pool == "" {
-		s.Pool = class.Namespace + "/" + class.Name
-	}
+	s.Pool = poolOf(class, s.Pool)
 	if s.Join == "" {
 		s.Join = JoinReady
 	}
@@ -120,6 +142,27 @@ func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 		return s, status.WrapError(codes.InvalidArgument, err.Error(), err)
 	}
 	return s, nil
+}
+
+// decode decodes the provider specification of a class. If strict is false, it ignores unknown fields.
+func decode(class *v1alpha1.MachineClass, strict bool, into any) error {
+	raw := bytes.TrimSpace(class.ProviderSpec.Raw)
+	if len(raw) == 0 {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	if strict {
+		decoder.DisallowUnknownFields()
+	}
+	if err := decoder.Decode(into); err != nil {
+		return status.WrapError(codes.InvalidArgument, decodeMessage(raw, err), err)
+	}
+	return nil
+}
+
+// poolOf returns the pool that a provider specification names, or the default.
+func poolOf(class *v1alpha1.MachineClass, pool string) string {
+	return cmp.Or(pool, class.Namespace+"/"+class.Name)
 }
 
 // decodeMessage returns an error message that names the field if the decoder reports one.

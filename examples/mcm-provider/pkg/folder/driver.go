@@ -36,6 +36,9 @@ func (d *Driver) CreateMachine(ctx context.Context, req *driver.CreateMachineReq
 	if err != nil {
 		return nil, err
 	}
+	if err = checkFields(req.MachineClass); err != nil {
+		return nil, err
+	}
 	if len(req.Secret.Data["userData"]) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the Secret has no userData")
 	}

@@ -31,15 +31,14 @@ const (
 	roleTag    = "kubernetes.io/role/"
 )
 
-// specOf returns the provider specification of a class.
+// specOf returns the provider specification of a class. It validates what is needed to find and delete VMs: the directory
+// and the tags.
 func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	if class.Provider != Provider {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the class has provider %q, but this driver supports only %q", class.Provider, Provider))
 	}
 	spec := &ProviderSpec{}
-	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(spec); err != nil {
+	if err := json.Unmarshal(class.ProviderSpec.Raw, spec); err != nil {
 		return nil, status.Error(codes.InvalidArgument, "providerSpec: "+err.Error())
 	}
 	if spec.Directory == "" {
@@ -52,6 +51,16 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("providerSpec.tags: a tag %sNAME is required", roleTag))
 	}
 	return spec, nil
+}
+
+// checkFields returns an error if the provider specification of a class has unknown fields, with which no VM is created.
+func checkFields(class *v1alpha1.MachineClass) error {
+	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&ProviderSpec{}); err != nil {
+		return status.Error(codes.InvalidArgument, "providerSpec: "+err.Error())
+	}
+	return nil
 }
 
 // cluster returns the name of the VMs' cluster.
