@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,6 +114,33 @@ func TestMachine_WithoutClassCanBeDeleted(t *testing.T) {
 		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
 		g.Expect(machines.Items).To(gomega.BeEmpty())
 	})
+}
+
+// TestMachine_FailedIsRemovedWithInvalidClass checks that the Machines of a class with an unknown field do not accumulate:
+// those that failed are removed, even one that had a VM. The pool becomes available when the class is corrected.
+func TestMachine_FailedIsRemovedWithInvalidClass(t *testing.T) {
+	tier.All(t)
+	w := newScenario(t)
+	deployment := w.pool("unknown", 2, `{}`)
+	w.manager("--machine-creation-timeout", "5s")
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
+	of := class(w.Namespace, deployment.Name, "")
+	w.patch(of, `{"providerSpec":{"joinDelya":"1s"}}`)
+	if err := w.Client.Delete(t.Context(), w.machine(w.namesOf(t, deployment)[0])); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[types.UID]bool{}
+	w.eventually(func(g gomega.Gomega) {
+		machines := &v1alpha1.MachineList{}
+		g.Expect(w.Client.List(t.Context(), machines, client.InNamespace(w.Namespace))).To(gomega.Succeed())
+		for _, machine := range machines.Items {
+			seen[machine.UID] = true
+		}
+		g.Expect(len(seen)).To(gomega.BeNumerically(">=", 4), "all Machines: two that were Running, one that failed, and its replacement")
+		g.Expect(len(machines.Items)).To(gomega.BeNumerically("<=", 3), "existing Machines: two, and one that is being replaced")
+	})
+	w.patch(of, `{"providerSpec":{"joinDelya":null}}`)
+	w.eventually(func(g gomega.Gomega) { w.settled(t.Context(), g, deployment) })
 }
 
 // TestManager_SecondStandsBy checks that the second manager stands by, reports the leader, and takes over when the first one
