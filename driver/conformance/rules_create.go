@@ -408,7 +408,7 @@ var requestRules = []Rule{
 		},
 	},
 	{
-		Number: 109, Level: Must, Title: "methods that look for VMs accept unknown fields",
+		Number: 109, Level: Should, Title: "methods that look for VMs accept unknown fields",
 		Places: []string{"driver Requests 5"}, Departs: "MCM ProviderSpec 1",
 		needs: []int{created, deleted, 32, 40}, check: acceptsUnknownField,
 	},

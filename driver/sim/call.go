@@ -107,9 +107,9 @@ func parse(req request) (call, error) {
 	return c, err
 }
 
-// classCall parses a request for a class, which only looks for VMs or zones, and executes the call.
+// classCall parses a request for a class, which only lists VMs or zones, and executes the call.
 func classCall[Response any](ctx context.Context, d *Driver, method Method, class *v1alpha1.MachineClass, secret *corev1.Secret, effect func(call) (*Response, error)) (*Response, error) {
-	parsed, err := spec.ParseToFind(class)
+	parsed, err := spec.ParseToList(class)
 	if err != nil {
 		return nil, d.record(method, "", err)
 	}

@@ -379,3 +379,12 @@ func TestDriver_RejectsInvalidOwner(t *testing.T) {
 		})
 	}
 }
+
+// TestDriver_ListWithoutTagsRejectsUnknownField checks that VMs are not listed if the class has no tags but an unknown field,
+// which may be misspelled tags: the VMs of other clusters would be in the list.
+func TestDriver_ListWithoutTagsRejectsUnknownField(t *testing.T) {
+	w := newTestDriver(t, sim.Config{}, object{"pool": "p", "tgas": object{"cluster": "x"}})
+	w.with(newClass(t, "other", object{"pool": "p", "tags": object{"cluster": "y"}})).mustCreate("foreign")
+	_, err := w.ListMachines(t.Context(), &driver.ListMachinesRequest{MachineClass: w.class})
+	wantRejected(t, err, "tgas")
+}

@@ -120,6 +120,17 @@ func ParseToFind(class *v1alpha1.MachineClass) (Spec, error) {
 	return s, nil
 }
 
+// ParseToList is like ParseToFind, for calls that list the VMs of a class. If the class has no tags, all fields must be known:
+// an unknown one may be "tags" misspelled, and the list would contain the VMs of other clusters, which are then deleted as
+// orphans.
+func ParseToList(class *v1alpha1.MachineClass) (Spec, error) {
+	s, err := ParseToFind(class)
+	if err == nil && len(s.Tags) == 0 {
+		return Parse(class)
+	}
+	return s, err
+}
+
 // parse parses the provider specification of a class. If strict is false, it ignores unknown fields.
 func parse(class *v1alpha1.MachineClass, strict bool) (Spec, error) {
 	var s Spec
