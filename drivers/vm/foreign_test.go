@@ -227,6 +227,13 @@ func TestProviderID_OfOtherDrivers(t *testing.T) {
 	if v := w.theVM(); !v.DeletionTimestamp.IsZero() || len(w.secrets()) != 1 {
 		t.Error("the VM or its Secret was deleted")
 	}
+	cutOff := &cutting{WithWatch: w.cluster, at: 4} // creates a Secret, but no VM
+	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "n")
+	wantCode(t, err, codes.Unavailable)
+	w.mustRemove("n", "aws:///eu/i-1")
+	if len(w.secrets()) != 2 {
+		t.Error("the Secret without a VM was deleted")
+	}
 }
 
 // A VM without a disk template does not fit the request.
