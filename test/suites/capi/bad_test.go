@@ -16,7 +16,7 @@ const data = `{"dataSecretName":"workers"}`
 
 // TestMillwrightMachine_InvalidCreatesNoVM checks that an invalid configuration is reported with a reason and a
 // message, to the core too, that no VM is created, and that the machine can be deleted. Only a specification that
-// can never work fails permanently (S33, S49).
+// identifies no VM fails permanently (S33, S49): CreateMachine also gets bootstrap data, and may have refused that.
 func TestMillwrightMachine_InvalidCreatesNoVM(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -28,7 +28,8 @@ func TestMillwrightMachine_InvalidCreatesNoVM(t *testing.T) {
 		hopeless                       bool
 	}{
 		"driver":      {`{"driver":"unknown","providerSpec":{}}`, data, "UnknownDriver", `"unknown"`, false},
-		"spec":        {`{"driver":"sim","providerSpec":{"join":"sideways"}}`, data, "InvalidSpec", `"sideways"`, true},
+		"spec":        {`{"driver":"sim","providerSpec":{"join":"sideways"}}`, data, "InvalidSpec", `"sideways"`, false},
+		"tags":        {`{"driver":"sim","providerSpec":{"tags":"none"}}`, data, "InvalidSpec", "tags", true},
 		"credentials": {`{"driver":"sim","providerSpec":{},"credentialsSecretRef":{"name":"missing"}}`, data, "CredentialsMissing", `"missing"`, false},
 		"class":       {`{"driver":"sim","machineClassRef":{"name":"missing"}}`, data, "MachineClassMissing", `"missing"`, false},
 		"domain":      {`{"driver":"sim","providerSpec":{},"failureDomain":"no/where"}`, data, "UnknownFailureDomain", `"no/where"`, false},
