@@ -52,6 +52,7 @@ func (d *Drainer) do(ctx context.Context, op operation) error {
 func (d *Drainer) note(l *drainState, op operation, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer d.reindex(l)
 	p := l.pods[op.pod.uid]
 	now := d.Clock.Now()
 	p.calling, p.last, p.refused, p.failure = false, now, false, nil

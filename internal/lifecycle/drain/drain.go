@@ -32,7 +32,6 @@ package drain
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -132,9 +131,11 @@ type Interface interface {
 // Drainer drains nodes. Create one with New. It can be used concurrently for different Machines.
 type Drainer struct {
 	Options
-	mu          sync.Mutex
-	states      map[types.NamespacedName]*drainState
-	clusterPods clusterPods
+	mu     sync.Mutex
+	states map[types.NamespacedName]*drainState
+	// awaiting has the Machines that wait for volumes, and refused those whose evictions were refused, by namespace.
+	awaiting, refused index
+	clusterPods       clusterPods
 }
 
 // New creates a Drainer.
@@ -144,7 +145,7 @@ func New(opts Options) *Drainer {
 	}
 	opts.DetachTimeout = max(0, cmp.Or(opts.DetachTimeout, DefaultDetachTimeout))
 	opts.ReattachTimeout = max(0, cmp.Or(opts.ReattachTimeout, DefaultReattachTimeout))
-	return &Drainer{Options: opts, states: map[types.NamespacedName]*drainState{}}
+	return &Drainer{Options: opts, states: map[types.NamespacedName]*drainState{}, awaiting: index{}, refused: index{}}
 }
 
 // Drain runs one pass of the drain of a node. It returns an error if the cache could not be read. Problems of
@@ -164,6 +165,7 @@ func (d *Drainer) Drain(ctx context.Context, req Request) (Report, error) {
 	r := d.rules(req)
 	d.mu.Lock()
 	ops, made := pass(*f, r, l)
+	d.reindex(l)
 	d.mu.Unlock()
 	d.apply(req.Machine, l, ops)
 	switch {
@@ -181,7 +183,9 @@ func (d *Drainer) stateOf(req Request) (*drainState, known) {
 	defer d.mu.Unlock()
 	l := d.states[req.Machine]
 	if l == nil || l.node != req.Node {
+		d.drop(req.Machine)
 		l = newDrainState(req.Node, d.Clock.Now())
+		l.machine = req.Machine
 		d.states[req.Machine] = l
 	}
 	return l, l.known()
@@ -199,35 +203,21 @@ func (d *Drainer) rules(req Request) rules {
 func (d *Drainer) Forget(machine types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.states, machine)
+	d.drop(machine)
 }
 
 // Awaiting returns the Machines whose drains wait until the volume is detached, or attached to another node.
 func (d *Drainer) Awaiting(persistentVolume string) []types.NamespacedName {
-	return d.machines(func(p *progress) bool {
-		return !p.settled && slices.ContainsFunc(p.awaited, func(a awaited) bool { return a.volume == persistentVolume })
-	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.awaiting.machines(persistentVolume)
 }
 
 // Refused returns the Machines for whose drains an eviction in the namespace was refused.
 func (d *Drainer) Refused(namespace string) []types.NamespacedName {
-	return d.machines(func(p *progress) bool { return p.refused && p.key.Namespace == namespace })
-}
-
-func (d *Drainer) machines(concerned func(*progress) bool) []types.NamespacedName {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var found []types.NamespacedName
-	for machine, l := range d.states {
-		for _, p := range l.pods {
-			if concerned(p) {
-				found = append(found, machine)
-				break
-			}
-		}
-	}
-	slices.SortFunc(found, compareKeys)
-	return found
+	return d.refused.machines(namespace)
 }
 
 func compareKeys(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }

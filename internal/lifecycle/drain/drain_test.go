@@ -62,7 +62,9 @@ func TestDrainer_MachinesOfAnEvent(t *testing.T) {
 	d := drainerOver(t)
 	add := func(machine, namespace string, p progress) {
 		p.key = types.NamespacedName{Namespace: namespace, Name: "pod"}
-		d.states[types.NamespacedName{Name: machine}] = &drainState{pods: map[types.UID]*progress{"uid": &p}}
+		l := &drainState{machine: types.NamespacedName{Name: machine}, pods: map[types.UID]*progress{"uid": &p}}
+		d.states[l.machine] = l
+		d.reindex(l)
 	}
 	v := []awaited{{volume: "v"}}
 	add("refused", "ns", progress{refused: true})

@@ -142,6 +142,8 @@ func (f facts) isAttached(id string) bool {
 type known struct {
 	// refused has the Pods whose last eviction was refused.
 	refused map[types.UID]bool
+	// namespaces are the namespaces of these Pods, with duplicates.
+	namespaces []string
 	// volumes are the volumes that the drain waits for.
 	volumes []string
 }

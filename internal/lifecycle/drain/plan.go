@@ -197,7 +197,8 @@ type rules struct {
 
 // drainState is the remembered state of a drain. Losing it only costs time.
 type drainState struct {
-	node string
+	machine types.NamespacedName
+	node    string
 	// begun is when the drain began or, after a restart of the process, was continued. The node was cordoned.
 	begun time.Time
 	// there has the Pods that were on the node at the first pass. It is nil before that.
@@ -217,6 +218,8 @@ type drainState struct {
 	forced time.Time
 	// empty is the API server's result after the cache showed no more Pods.
 	empty emptiness
+	// indexed is what the indexes of the Drainer have of this drain.
+	indexed known
 }
 
 func newDrainState(node string, now time.Time) *drainState {
@@ -260,6 +263,9 @@ func (l *drainState) known() known {
 	k := known{refused: map[types.UID]bool{}}
 	for uid, p := range l.pods {
 		k.refused[uid] = p.refused
+		if p.refused {
+			k.namespaces = append(k.namespaces, p.key.Namespace)
+		}
 		if !p.settled {
 			for _, a := range p.awaited {
 				k.volumes = append(k.volumes, a.volume)
