@@ -55,9 +55,9 @@ func (p *past) of(pool *pool, now time.Time) []budget.Past {
 		delete(p.pools, pool.name)
 	}
 	all := slices.Collect(maps.Values(known))
-	for m := range pool.members {
+	for m, guess := range pool.kinds.guesses {
 		if _, ours := known[m.uid]; !ours {
-			all = append(all, budget.Guess(budget.Member{Machine: m.machine, Role: m.role}, p.began)...)
+			all = append(all, guess)
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ package replacement
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ type Request struct {
 	Limit intstr.IntOrString
 	// TotalLimit is the corresponding limit for Total. It may also be 0.
 	TotalLimit intstr.IntOrString
-	// Zone returns the zone of a Machine. It is called only if Policy is set.
+	// Zone returns the zone of a Machine's class. It is called only if Policy is set.
 	Zone func(machine *v1alpha1.Machine) string
 	Now  time.Time
 }
@@ -74,7 +75,7 @@ func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, m
 	verdict := budget.Verdict{}
 	switch {
 	case req.Policy != nil:
-		verdict = r.poolFor(m.pool, req).Decide(req.Policy, req.Machine)
+		verdict = r.poolFor(m, req).Decide(req.Policy, req.Machine)
 	case m.pool.busyExcept(m) >= max(minimum, budget.Share(req.Limit, m.pool.size)):
 		verdict = budget.Verdict{Cause: v1alpha1.CauseReplacementDelayed}
 	}
@@ -85,18 +86,18 @@ func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, m
 	return verdict, nil
 }
 
-// poolFor returns the state of a pool for the decision about its budgets.
-func (r *Limiter) poolFor(p *pool, req Request) budget.Pool {
-	made := budget.Pool{Zone: req.Zone, Limit: req.Limit, Now: req.Now}
-	for m := range p.members {
-		member := budget.Member{Machine: m.machine, Role: m.role}
-		if m.granted {
-			member.Role = budget.Outgoing
-		}
-		made.Members = append(made.Members, member)
+// poolFor returns the state of a Machine's pool for the decision about its budgets. It does not list the Machines,
+// since all Machines of a pool may ask every few seconds.
+func (r *Limiter) poolFor(m *member, req Request) budget.Pool {
+	m.pool.classify(budget.Labels(req.Policy), r.past.began)
+	m.pool.count(m, -1)
+	members := m.pool.kinds.members()
+	m.pool.count(m, 1)
+	return budget.Pool{
+		Zone: req.Zone, Limit: req.Limit, Now: req.Now,
+		Members: append(members, m.budgeted()),
+		Past:    r.past.of(m.pool, req.Now),
 	}
-	made.Past = r.past.of(p, req.Now)
-	return made
 }
 
 // AllowForce reports whether the drain of the Machine may be forced now. If so, it makes a reservation, which
@@ -189,7 +190,7 @@ func (r *Limiter) note(machine *v1alpha1.Machine) *member {
 		if p == nil {
 			return nil
 		}
-		m = &member{pool: p, uid: machine.UID}
+		m = &member{pool: p, uid: machine.UID, machine: machine}
 		r.machines[key] = m
 		p.members[m] = struct{}{}
 		p.size++
@@ -222,10 +223,26 @@ type pool struct {
 	members map[*member]struct{}
 	// outgoing and incoming count the Machines with these roles, and forced those with a forced drain.
 	outgoing, incoming, forced int
+	// kinds counts the Machines for policies. It is nil if none was requested.
+	kinds *kinds
+}
+
+// classify counts the Machines for policies whose budgets apply to groups by these labels, unless it has.
+func (p *pool) classify(labels []string, began time.Time) {
+	if p.kinds != nil && p.kinds.began.Equal(began) && slices.Equal(p.kinds.labels, labels) {
+		return
+	}
+	p.kinds = newKinds(labels, began)
+	for m := range p.members {
+		p.kinds.add(m)
+	}
 }
 
 // count adds the Machine to the counts, or removes it from them.
 func (p *pool) count(m *member, change int) {
+	if p.kinds != nil {
+		p.kinds.count(m, change)
+	}
 	if m.forced {
 		p.forced += change
 	}
@@ -257,6 +274,16 @@ type member struct {
 	granted bool
 	// forced reports that its drain was allowed to be forced.
 	forced bool
+	// kind is the kind by which the Machine is counted.
+	kind budget.Kind
+}
+
+// budgeted returns the member as budgets count it.
+func (m *member) budgeted() budget.Member {
+	if m.granted {
+		return budget.Member{Machine: m.machine, Role: budget.Outgoing}
+	}
+	return budget.Member{Machine: m.machine, Role: m.role}
 }
 
 // change applies a change to the member and updates the counts.

@@ -17,7 +17,7 @@ type Pool struct {
 	Members []Member
 	// Past are the Machines that are known to have become Failed because of their health.
 	Past []Past
-	// Zone returns the zone of a Machine, or an empty string if it is unknown.
+	// Zone returns the zone of a Machine's class, or an empty string if it is unknown.
 	Zone func(machine *v1alpha1.Machine) string
 	// Limit is how many Machines may be replaced at the same time if the policy has no budgets. It is a number
 	// or a percentage, as in ReplacementBudget, and counts as at least 1.
@@ -30,6 +30,9 @@ type Member struct {
 	Machine *v1alpha1.Machine
 	// Role is the role of the Machine in the replacements of the pool.
 	Role Role
+	// Others is how many other Machines of the same Kind this member also stands for. Only Decide uses it. The
+	// Machine that Decide decides on must be a member of its own.
+	Others int
 }
 
 // Past is a Machine that became Failed because of its health.
@@ -78,7 +81,7 @@ func (p Pool) Decide(policy *v1alpha1.ReplacementPolicy, machine *v1alpha1.Machi
 		return Verdict{v1alpha1.CauseZoneOutage, fmt.Sprintf("all machines in zone %s are unhealthy; waiting for the zone to recover", zone)}
 	}
 	if len(policy.Budgets) == 0 && !out {
-		if p.busy(machine) >= max(1, Share(p.Limit, len(p.Members))) {
+		if p.busy(machine) >= max(1, Share(p.Limit, p.size())) {
 			return Verdict{Cause: v1alpha1.CauseReplacementDelayed}
 		}
 	}
@@ -116,13 +119,21 @@ func (p Pool) spent(budget v1alpha1.ReplacementBudget, machine *v1alpha1.Machine
 	return ""
 }
 
+func (p Pool) size() int {
+	size := 0
+	for _, member := range p.Members {
+		size += 1 + member.Others
+	}
+	return size
+}
+
 // busy counts the replacements of other Machines of the pool. A replacement is an outgoing Machine, an incoming
 // one, or a pair of both.
 func (p Pool) busy(machine *v1alpha1.Machine) int {
 	var counts [Incoming + 1]int
 	for _, member := range p.Members {
 		if member.Machine.UID != machine.UID {
-			counts[member.Role]++
+			counts[member.Role] += 1 + member.Others
 		}
 	}
 	return max(counts[Outgoing], counts[Incoming])
@@ -137,11 +148,11 @@ func (p Pool) replacements(machine *v1alpha1.Machine, per string) int {
 		switch other := member.Machine; {
 		case other.UID == machine.UID || !p.together(other, machine, per):
 		case member.Role == Incoming:
-			coming++
+			coming += 1 + member.Others
 		case member.Role == Outgoing && other.DeletionTimestamp.IsZero():
-			alone++
+			alone += 1 + member.Others
 		case member.Role == Outgoing:
-			leaving++
+			leaving += 1 + member.Others
 		}
 	}
 	return alone + max(leaving, coming)
@@ -168,7 +179,7 @@ func (p Pool) groupSize(machine *v1alpha1.Machine, per string) int {
 	size := 0
 	for _, member := range p.Members {
 		if member.Machine.DeletionTimestamp.IsZero() && p.together(member.Machine, machine, per) {
-			size++
+			size += 1 + member.Others
 		}
 	}
 	return size
@@ -184,12 +195,11 @@ func (p Pool) value(machine *v1alpha1.Machine, key string) string {
 	if key == corev1.LabelTopologyZone {
 		return p.zone(machine)
 	}
-	return cmp.Or(machine.Labels[key], machine.Spec.NodeTemplateSpec.Labels[key])
+	return ownValue(machine, key)
 }
 
 func (p Pool) zone(machine *v1alpha1.Machine) string {
-	const key = corev1.LabelTopologyZone
-	zone := cmp.Or(machine.Labels[key], machine.Spec.NodeTemplateSpec.Labels[key], machine.Annotations[v1alpha1.AnnotationKeyFailureDomain])
+	zone := explicitZone(machine)
 	if zone != "" || p.Zone == nil {
 		return zone
 	}
@@ -208,7 +218,7 @@ func (p Pool) Lost(zone string) bool {
 		switch {
 		case !member.Machine.DeletionTimestamp.IsZero() || p.zone(member.Machine) != zone:
 		case Unhealthy(member.Machine):
-			unhealthy++
+			unhealthy += 1 + member.Others
 		case Joined(member.Machine):
 			return false
 		}

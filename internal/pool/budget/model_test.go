@@ -44,13 +44,13 @@ func (w world) pool(size int) Pool {
 	}
 	for i, at := range w.places[:size] {
 		m := member(fmt.Sprint(i), zoneIn(i), at.phase)
-		p.Members = append(p.Members, Member{m, RoleOf(m)})
+		p.Members = append(p.Members, Member{Machine: m, Role: RoleOf(m)})
 	}
 	for i, at := range w.places[:size] {
 		if at.leaving {
 			m := member(fmt.Sprint("old", i), zoneIn(i), v1alpha1.MachineTerminating)
 			m.DeletionTimestamp = &metav1.Time{Time: now}
-			p.Members = append(p.Members, Member{m, RoleOf(m)})
+			p.Members = append(p.Members, Member{Machine: m, Role: RoleOf(m)})
 		}
 	}
 	for zone, ages := range w.past {
