@@ -253,7 +253,7 @@ func absent(err error, format string, args ...any) error {
 }
 
 func (d *Drainer) gatherBudgets(ctx context.Context, f *facts, refused map[types.UID]bool) error {
-	byNamespace := map[string][]policyv1.PodDisruptionBudget{}
+	byNamespace := map[string][]selectingBudget{}
 	for _, p := range f.pods {
 		if !refused[p.uid] {
 			continue
@@ -264,8 +264,8 @@ func (d *Drainer) gatherBudgets(ctx context.Context, f *facts, refused map[types
 			if err := d.Client.List(ctx, list, client.InNamespace(p.key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 				return fmt.Errorf("listing the pod disruption budgets of %s: %w", p.key.Namespace, err)
 			}
-			budgets = slices.Clone(list.Items)
-			slices.SortFunc(budgets, func(a, b policyv1.PodDisruptionBudget) int { return strings.Compare(a.Name, b.Name) })
+			budgets = withSelectors(list.Items)
+			slices.SortFunc(budgets, func(a, b selectingBudget) int { return strings.Compare(a.Name, b.Name) })
 			byNamespace[p.key.Namespace] = budgets
 		}
 		f.budgets[p.uid] = budgetOf(p.labels, budgets)
@@ -290,13 +290,30 @@ func (d *Drainer) gatherElsewhere(ctx context.Context, node string, elsewhere ma
 // namespace.
 func Covering(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) []*policyv1.PodDisruptionBudget {
 	var covering []*policyv1.PodDisruptionBudget
-	for i := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(budgets[i].Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(podLabels)) { // for the API server, too, an invalid selector matches nothing
-			covering = append(covering, &budgets[i])
+	for _, pdb := range withSelectors(budgets) {
+		if pdb.selector.Matches(labels.Set(podLabels)) {
+			covering = append(covering, pdb.PodDisruptionBudget)
 		}
 	}
 	return covering
+}
+
+// selectingBudget is a budget with its selector, whose conversion costs much more than its use.
+type selectingBudget struct {
+	*policyv1.PodDisruptionBudget
+	selector labels.Selector
+}
+
+// withSelectors converts the selectors of budgets. It omits budgets with invalid selectors, because for the API
+// server, too, these match nothing.
+func withSelectors(budgets []policyv1.PodDisruptionBudget) []selectingBudget {
+	var all []selectingBudget
+	for i := range budgets {
+		if selector, err := metav1.LabelSelectorAsSelector(budgets[i].Spec.Selector); err == nil {
+			all = append(all, selectingBudget{&budgets[i], selector})
+		}
+	}
+	return all
 }
 
 // Settled reports whether the status belongs to the budget's current generation.
@@ -318,11 +335,11 @@ func Misconfigured(pdb *policyv1.PodDisruptionBudget) bool {
 
 // budgetOf returns the first budget that refuses the eviction of a Pod with these labels, or else the first
 // that covers it. It returns nil if none covers it.
-func budgetOf(podLabels map[string]string, budgets []policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+func budgetOf(podLabels map[string]string, budgets []selectingBudget) *policyv1.PodDisruptionBudget {
 	var found *policyv1.PodDisruptionBudget
-	for _, pdb := range Covering(podLabels, budgets) {
-		if found == nil || Allows(found) && !Allows(pdb) {
-			found = pdb
+	for _, pdb := range budgets {
+		if pdb.selector.Matches(labels.Set(podLabels)) && (found == nil || Allows(found) && !Allows(pdb.PodDisruptionBudget)) {
+			found = pdb.PodDisruptionBudget
 		}
 	}
 	return found

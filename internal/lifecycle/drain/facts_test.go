@@ -228,7 +228,7 @@ func TestBudgetOf(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := budgetOf(map[string]string{"app": "mine"}, tc.budgets)
+			got := budgetOf(map[string]string{"app": "mine"}, withSelectors(tc.budgets))
 			if got == nil {
 				got = &policyv1.PodDisruptionBudget{}
 			}
@@ -237,6 +237,48 @@ func TestBudgetOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGather_BudgetCostIsLinear checks that the selectors of the budgets are converted once, not for each Pod, by the number
+// of allocations.
+func TestGather_BudgetCostIsLinear(t *testing.T) {
+	for _, size := range []int{500, 5000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			budgets := make([]policyv1.PodDisruptionBudget, size)
+			for i := range budgets {
+				budgets[i].Namespace, budgets[i].Name = "ns", fmt.Sprint(i)
+				budgets[i].Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint(i)}}
+			}
+			d := New(Options{Client: listing{budgets: budgets}})
+			allocations := func(pods int) float64 {
+				f, refused := &facts{budgets: map[types.UID]*policyv1.PodDisruptionBudget{}}, map[types.UID]bool{}
+				for i := range pods {
+					p := pod{uid: types.UID(fmt.Sprint(i)), labels: map[string]string{"app": fmt.Sprint(i)}}
+					p.key.Namespace = "ns"
+					f.pods, refused[p.uid] = append(f.pods, p), true
+				}
+				return testing.AllocsPerRun(1, func() {
+					if err := d.gatherBudgets(t.Context(), f, refused); err != nil || len(f.budgets) != pods || f.budgets["0"].Name != "0" {
+						t.Errorf("%d budgets, %v", len(f.budgets), err)
+					}
+				})
+			}
+			if one, many := allocations(1), allocations(100); many > one+100 {
+				t.Errorf("%v allocations for one Pod, %v for 100", one, many)
+			}
+		})
+	}
+}
+
+// listing is a cache that shows a list of budgets.
+type listing struct {
+	client.Client
+	budgets []policyv1.PodDisruptionBudget
+}
+
+func (l listing) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*policyv1.PodDisruptionBudgetList).Items = l.budgets
+	return nil
 }
 
 func TestForceFor(t *testing.T) {
