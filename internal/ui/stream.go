@@ -13,7 +13,8 @@ import (
 const (
 	// writeTimeout is how long a tab may take to read a message, before its connection is closed.
 	writeTimeout = 10 * time.Second
-	// pingInterval is how often idle connections are checked.
+	// pingInterval is how often something is sent on idle connections. Proxies close those on which nothing is sent, commonly
+	// after a minute.
 	pingInterval = 20 * time.Second
 	// maxTyped limits a message from the page in bytes.
 	maxTyped = 64 << 10
@@ -111,6 +112,7 @@ func (s *view) console(w http.ResponseWriter, r *http.Request) {
 		tab.Close()
 	})
 	defer stop()
+	go keepOpen(ctx, tab)
 	go func() {
 		defer cancel()
 		_ = relay(tab, guest) // the tab has gone
@@ -122,6 +124,20 @@ func (s *view) console(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		refuse(tab, errors.New("the connection to the console was lost"))
+	}
+}
+
+// keepOpen sends pings to a console, on which nothing else may be sent for hours, until ctx is done. Browsers respond to them.
+func keepOpen(ctx context.Context, tab *websocket.Conn) {
+	ticker := time.NewTicker(pingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = tab.WriteControl(websocket.PingMessage, nil, time.Now().Add(writeTimeout)) // relay notices that the tab has gone
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
