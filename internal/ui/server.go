@@ -115,10 +115,13 @@ func file(static http.Handler, w http.ResponseWriter, r *http.Request) {
 	static.ServeHTTP(w, r)
 }
 
+// consolePath is the path of the page of a console.
+const consolePath = "/console.html"
+
 // protect sets the headers that limit what the page can do. sockets are the origins of its WebSockets.
 func protect(header http.Header, path string, sockets ...string) {
 	styles := "style-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
-	if path == "/console.html" { // xterm.js sets the styles of its rows in style elements
+	if path == consolePath { // xterm.js sets the styles of its rows in style elements
 		styles = "style-src 'self' 'unsafe-inline'"
 	}
 	header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; img-src 'self'; connect-src 'self' "+strings.Join(sockets, " ")+
@@ -152,8 +155,8 @@ func crossSite(r *http.Request, path string, isOwn func(origin string) bool) str
 	}
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
 	case site == "", site == "same-origin", site == "none":
-	case path == "/" && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate":
-		// A link in another page or in a file leads here. The browser does not send the cookie.
+	case (path == "/" || path == consolePath) && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate":
+		// A link in another page or in a file leads here, or the login of a proxy. The browser does not send the cookie.
 	default:
 		return "requests of other sites are rejected"
 	}

@@ -95,7 +95,7 @@ func (s *sessions) open(ctx context.Context, of credentials, from connlimit.Orig
 		return existing, nil
 	}
 	if of.Token == "" {
-		return nil, &endedError{"Enter a token."}
+		return nil, &endedError{reason: "Enter a token."}
 	}
 	user, err := s.identify(ctx, of.Token)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *sessions) end(session *userSession, reason string) {
 	}
 	delete(s.ofSecret, hash(session.secret))
 	s.mu.Unlock()
-	session.stop(&endedError{reason})
+	session.stop(&endedError{reason: reason})
 	session.release()
 }
 

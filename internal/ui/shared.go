@@ -178,6 +178,13 @@ type credentials struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
+func (c credentials) validate() error {
+	if problems := validation.IsDNS1123Label(c.Namespace); c.Namespace != "" && len(problems) > 0 {
+		return fmt.Errorf("%w: namespace %q: %s", errInvalid, c.Namespace, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
 // logIn exchanges a token for the cookie of a session.
 func (s *Shared) logIn(w http.ResponseWriter, r *http.Request) {
 	var entered credentials
@@ -185,8 +192,8 @@ func (s *Shared) logIn(w http.ResponseWriter, r *http.Request) {
 		fail(w, fmt.Errorf("%w: %w", errInvalid, err))
 		return
 	}
-	if problems := validation.IsDNS1123Label(entered.Namespace); entered.Namespace != "" && len(problems) > 0 {
-		fail(w, fmt.Errorf("%w: namespace %q: %s", errInvalid, entered.Namespace, strings.Join(problems, "; ")))
+	if err := entered.validate(); err != nil {
+		fail(w, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
@@ -214,9 +221,7 @@ func bearer(r *http.Request) string {
 // sessionOf returns the session of a request.
 func (s *Shared) sessionOf(r *http.Request) (*userSession, error) {
 	if token := bearer(r); token != "" {
-		ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
-		defer cancel()
-		return s.sessions.open(ctx, credentials{Token: token}, s.clientOf(r))
+		return s.sessionOfProxy(r, credentials{Token: token, Namespace: r.URL.Query().Get("in")})
 	}
 	for _, of := range s.options.URLs {
 		if cookie, err := r.Cookie(sharedCookieFor(of)); err == nil {
@@ -225,7 +230,21 @@ func (s *Shared) sessionOf(r *http.Request) (*userSession, error) {
 			}
 		}
 	}
-	return nil, &endedError{"Log in to see the cluster."}
+	return nil, &endedError{reason: "Log in to see the cluster."}
+}
+
+// sessionOfProxy returns the session of a request with the token of a proxy.
+func (s *Shared) sessionOfProxy(r *http.Request, of credentials) (*userSession, error) {
+	if err := of.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	session, err := s.sessions.open(ctx, of, s.clientOf(r))
+	if errors.As(err, new(*endedError)) {
+		return nil, &endedError{"The API server rejects the token of the proxy: it has expired, or its issuer or client is not accepted.", true}
+	}
+	return session, err
 }
 
 // api serves the requests of the page with the permissions of their user.
@@ -284,7 +303,11 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // endedError is the reason for which a user must log in. It is shown to them.
-type endedError struct{ reason string }
+type endedError struct {
+	reason string
+	// byProxy means that a proxy logs the user in, so that the form has no effect.
+	byProxy bool
+}
 
 func (e *endedError) Error() string { return e.reason }
 
@@ -302,7 +325,7 @@ var (
 // rejected converts an error of Identify for the user.
 func rejected(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return &endedError{"The API server rejects the token: it has expired, was revoked, or is that of another cluster."}
+		return &endedError{reason: "The API server rejects the token: it has expired, was revoked, or is that of another cluster."}
 	}
 	return fmt.Errorf("cannot check the token: %w; log in again later", err)
 }

@@ -256,6 +256,9 @@ func TestShared_RejectsForeignRequests(t *testing.T) {
 		"page without a session":      {visit{method: "GET", path: "/page/"}, 200},
 		"page without the path":       {visit{method: "GET", path: "/"}, 200}, // a proxy removed it
 		"page without the slash":      {visit{method: "GET", path: "/page"}, 308},
+		"page after another login":    {visit{method: "GET", path: "/page/", headers: http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}}}, 200},
+		"console after another login": {visit{method: "GET", path: "/page/console.html", headers: http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}}}, 200},
+		"console in another page":     {visit{method: "GET", path: "/page/console.html", headers: http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"no-cors"}}}, 403},
 		"probe":                       {visit{method: "GET", path: "/readyz"}, 200},
 		"API":                         {visit{method: "GET", path: "/page/api/about", headers: http.Header{"Cookie": {cookie}}}, 200},
 		"API without a session":       {visit{method: "GET", path: "/page/api/about", headers: ownOrigin()}, 401},
@@ -460,8 +463,8 @@ func TestSession_IsOver(t *testing.T) {
 }
 
 // serveShared serves a Shared on the loopback address, as a browser reaches it, and returns its address. If proxy is not
-// nil, it changes each request before.
-func serveShared(t *testing.T, u *users, proxy func(*http.Request)) (*Shared, string) {
+// nil, it changes each request before, or responds to it and returns false.
+func serveShared(t *testing.T, u *users, proxy func(http.ResponseWriter, *http.Request) bool) (*Shared, string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -470,10 +473,9 @@ func serveShared(t *testing.T, u *users, proxy func(*http.Request)) (*Shared, st
 	address := &url.URL{Scheme: "http", Host: strings.Replace(listener.Addr().String(), "127.0.0.1", "localhost", 1), Path: "/page/"}
 	s := newShared(t, u, func(o *SharedOptions) { o.URLs = []*url.URL{address} })
 	page := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if proxy != nil {
-			proxy(r)
+		if proxy == nil || proxy(w, r) {
+			s.ServeHTTP(w, r)
 		}
-		s.ServeHTTP(w, r)
 	}))
 	page.Listener.Close()
 	page.Listener = listener
@@ -573,7 +575,10 @@ func TestPage_LogsIn(t *testing.T) {
 // TestPage_ShowsWhyProxyUserIsRefused checks that a user whom a proxy logs in, who sees no form, learns of a limit.
 func TestPage_ShowsWhyProxyUserIsRefused(t *testing.T) {
 	p := browser.Open(t)
-	s, address := serveShared(t, newUsers(t), func(r *http.Request) { r.Header.Set("Authorization", "Bearer token-a") })
+	s, address := serveShared(t, newUsers(t), func(_ http.ResponseWriter, r *http.Request) bool {
+		r.Header.Set("Authorization", "Bearer token-a")
+		return true
+	})
 	s.sessions.users = connlimit.NewCounter(1, 0)
 	p.Navigate(address)
 	p.Await(`document.querySelector(".banner").innerText.includes("the maximum for a user")`)
@@ -586,7 +591,10 @@ func TestPage_ContinuesWithNewTokenOfProxy(t *testing.T) {
 	u := newUsers(t)
 	var token atomic.Value
 	token.Store("token-a")
-	s, address := serveShared(t, u, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token.Load().(string)) })
+	s, address := serveShared(t, u, func(_ http.ResponseWriter, r *http.Request) bool {
+		r.Header.Set("Authorization", "Bearer "+token.Load().(string))
+		return true
+	})
 	p.Navigate(address)
 	p.Await(`document.querySelector(".tile")?.dataset.id === "machine/n/machine-of-a" && !document.querySelector(".login")`)
 	token.Store("token-b")
@@ -594,5 +602,76 @@ func TestPage_ContinuesWithNewTokenOfProxy(t *testing.T) {
 	p.Await(`document.querySelectorAll(".tile").length === 1 && document.querySelector(".tile").dataset.id === "machine/n/machine-of-b" && !document.querySelector(".login")`)
 	token.Store("invalid")
 	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-b"}.key()], "The token has expired or was revoked. Log in again.")
-	p.Await(`document.querySelector(".login")?.innerText.includes("rejects the token") && !document.querySelector(".tile")`)
+	p.Await(`document.querySelector(".login")?.innerText.includes("rejects the token of the proxy") && !document.querySelector(".tile, .login input")`)
+}
+
+// TestPage_LogsInAgainAtProxy checks what a user sees whose session at a proxy has expired, whether the proxy responds with
+// status 401 or with a redirect, and that the page, and its only namespace, are loaded again after the login.
+func TestPage_LogsInAgainAtProxy(t *testing.T) {
+	for name, login := range map[string]http.HandlerFunc{
+		"status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://login.example/", http.StatusFound)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := browser.Open(t)
+			u := newUsers(t)
+			var expired atomic.Bool
+			s, address := serveShared(t, u, func(w http.ResponseWriter, r *http.Request) bool {
+				if expired.Load() && strings.HasPrefix(r.URL.Path, "/page/api/") {
+					login(w, r)
+					return false
+				}
+				r.Header.Set("Authorization", "Bearer token-a")
+				return true
+			})
+			p.Navigate(address + "?namespace=n")
+			p.Await(`document.querySelector(".tile")?.dataset.id === "machine/n/machine-of-a"`)
+			expired.Store(true)
+			s.sessions.end(s.sessions.ofToken[credentials{Token: "token-a", Namespace: "n"}.key()], "The token has expired or was revoked. Log in again.")
+			p.Await(`document.querySelector(".login")?.innerText.includes("your session has expired") && !document.querySelector(".tile, .login input")`)
+			p.WantAccessible("../../ui/vendor/axe-core/axe.min.js", "the session of the proxy has expired")
+			expired.Store(false)
+			p.Click(".login button", "Log in again")
+			p.Await(`document.querySelector(".tile")?.dataset.id === "machine/n/machine-of-a"`)
+			for _, problem := range p.Problems() {
+				if !strings.Contains(problem, "401 (Unauthorized)") {
+					t.Errorf("the page reports: %s", problem)
+				}
+			}
+		})
+	}
+}
+
+// TestPage_ReportsProxyWithoutWebSockets checks that the page reports why it shows nothing behind a proxy that does not pass
+// WebSockets through.
+func TestPage_ReportsProxyWithoutWebSockets(t *testing.T) {
+	p := browser.Open(t)
+	_, address := serveShared(t, newUsers(t), func(_ http.ResponseWriter, r *http.Request) bool {
+		r.Header.Set("Authorization", "Bearer token-a")
+		r.Header.Del("Upgrade")
+		return true
+	})
+	p.Navigate(address)
+	p.Await(`document.querySelector(".banner").innerText.includes("does not pass WebSockets")`)
+}
+
+// TestShared_ShowsNamespaceToUserOfProxy checks that a user without a form has a session for a namespace in the address, and
+// that other values are rejected.
+func TestShared_ShowsNamespaceToUserOfProxy(t *testing.T) {
+	u := newUsers(t)
+	s := newShared(t, u, nil)
+	for _, tc := range []struct {
+		query string
+		want  int
+	}{{"", 200}, {"?in=n", 200}, {"?in=n", 200}, {"?in=../secrets", 400}} {
+		w := visit{method: "GET", path: "/page/api/about" + tc.query, headers: ownOrigin("Authorization", "Bearer token-a")}.send(s)
+		if w.Code != tc.want {
+			t.Errorf("%q: %d %s", tc.query, w.Code, w.Body)
+		}
+	}
+	if fmt.Sprintf("%q", u.namespaces) != `["" "n"]` {
+		t.Errorf("sessions of the namespaces %q", u.namespaces)
+	}
 }

@@ -139,8 +139,16 @@ func statusOf(err error) int {
 	return http.StatusBadGateway
 }
 
+// failure is the response to a failed request.
+type failure struct {
+	Error string `json:"error"`
+	// Form means that the user must log in with the form of the page. Responses of proxies do not have it.
+	Form bool `json:"form,omitempty"`
+}
+
 func fail(w http.ResponseWriter, err error) {
-	reply(w, statusOf(err), map[string]string{"error": err.Error()})
+	ended := (*endedError)(nil)
+	reply(w, statusOf(err), failure{Error: err.Error(), Form: errors.As(err, &ended) && !ended.byProxy})
 }
 
 func reply(w http.ResponseWriter, status int, value any) {

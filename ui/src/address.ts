@@ -1,7 +1,14 @@
 // The addresses of the server.
 
+// The only namespace to show to a user whom a proxy logs in, who sees no form.
+const namespace = new URLSearchParams(location.search).get("namespace");
+
 // url returns the address of a request. It is relative, because the page can be below any path.
-export const url = (path: string): URL => new URL("api/" + path, location.href);
+export function url(path: string): URL {
+  const at = new URL("api/" + path, location.href);
+  if (namespace) at.searchParams.set("in", namespace);
+  return at;
+}
 
 // socket returns the address of a WebSocket.
 export function socket(path: string): string {

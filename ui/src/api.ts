@@ -3,23 +3,33 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { url } from "./address";
 
-// The user must log in. The message is the reason.
+// The user must log in with the form. The message is the reason.
 export class LoginNeeded extends Error {}
 
-async function read(response: Response): Promise<unknown> {
-  const body: unknown = await response.json().catch(() => ({ error: response.statusText }));
-  const error = (body as { error?: string }).error ?? response.statusText;
-  if (response.status === 401) throw new LoginNeeded(error);
-  if (!response.ok) throw new Error(error);
+// What to do when a proxy in front of the page requires that the user logs in again.
+export const proxy = { askLogin(_reason: string): void {} };
+
+async function request(path: string, options: RequestInit = {}): Promise<unknown> {
+  // A proxy redirects to its login, or responds with 401, by the header.
+  const response = await fetch(url(path), { ...options, redirect: "manual", headers: { Accept: "application/json" } });
+  const body: unknown = await response.json().catch(() => ({}));
+  const { error, form } = body as { error?: string; form?: boolean };
+  if (response.status === 401 && form) throw new LoginNeeded(error);
+  if (response.status === 401 || response.type === "opaqueredirect") {
+    const reason = error || "You are not logged in, or your session has expired.";
+    proxy.askLogin(reason);
+    throw new Error(reason);
+  }
+  if (!response.ok) throw new Error(error || `The server responded with status ${response.status}.`);
   return body;
 }
 
 export async function get<T>(path: string, parameters: Record<string, string> = {}): Promise<T> {
-  return (await read(await fetch(url(`${path}?${new URLSearchParams(parameters)}`)))) as T;
+  return (await request(`${path}?${new URLSearchParams(parameters)}`)) as T;
 }
 
 export async function post<T>(path: string, body: unknown): Promise<T> {
-  return (await read(await fetch(url(path), { method: "POST", body: JSON.stringify(body) }))) as T;
+  return (await request(path, { method: "POST", body: JSON.stringify(body) })) as T;
 }
 
 export interface Fetched<T> {

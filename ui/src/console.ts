@@ -13,7 +13,7 @@ const back = document.getElementById("back") as HTMLAnchorElement;
 
 title.textContent = name;
 document.title = name + " · Console";
-back.href = `./#/vm/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+back.href = `./${location.search}#/vm/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
 
 const terminal = new Terminal({
   allowProposedApi: false,
@@ -48,11 +48,16 @@ function connect(): void {
     state.textContent = "Connected";
     terminal.write(new Uint8Array(message.data as ArrayBuffer));
   };
-  next.onopen = () => terminal.focus();
+  let opened = false;
+  next.onopen = () => {
+    opened = true;
+    terminal.focus();
+  };
   next.onclose = (closed) => {
     if (socket !== next) return;
     socket = null;
-    state.textContent = reason(closed);
+    // Browsers do not report why.
+    state.textContent = opened ? reason(closed) : "The connection cannot be opened. If a proxy logs you in, reload this page to log in again.";
     again.hidden = false;
   };
 }

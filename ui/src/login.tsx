@@ -1,9 +1,10 @@
-// The form with which a user logs in by a bearer token, if many users share the page.
+// What a user sees who must log in, if many users share the page.
 
 import { useState } from "preact/hooks";
 import { LoginNeeded, post } from "./api";
 import { store } from "./store";
 
+// The form for a bearer token.
 export function Login({ reason }: { reason: string }) {
   const [token, setToken] = useState("");
   const [namespace, setNamespace] = useState("");
@@ -45,6 +46,25 @@ export function Login({ reason }: { reason: string }) {
         )}
         <button type="submit" class="run" disabled={busy}>
           Log in
+        </button>
+      </form>
+    </main>
+  );
+}
+
+// LogInAgain is shown if a proxy in front of the page logs users in, which it does when the page is loaded.
+export function LogInAgain({ reason }: { reason: string }) {
+  const reload = (event: SubmitEvent) => {
+    event.preventDefault();
+    location.reload();
+  };
+  return (
+    <main class="login">
+      <form onSubmit={reload}>
+        <h1>Millwright</h1>
+        <p role="status">{reason}</p>
+        <button type="submit" class="run">
+          Log in again
         </button>
       </form>
     </main>

@@ -3,7 +3,7 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { number } from "./format";
-import { Login, LogOut } from "./login";
+import { LogInAgain, Login, LogOut } from "./login";
 import { CAPIMachine, Machine } from "./machine";
 import { Empty } from "./parts";
 import { Metrics } from "./plots";
@@ -87,7 +87,7 @@ function App() {
   useEffect(() => {
     document.title = (route[2] || route[1] || sections.find((section) => section.kinds.includes(route[0]!))?.title || "") + " · Millwright";
   }, [route.join("/")]);
-  if (store.login) return <Login reason={store.login} />;
+  if (store.login) return store.form ? <Login reason={store.login} /> : <LogInAgain reason={store.login} />;
   return (
     <>
       <header class="top">

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { closedForLogin, socket as address } from "./address";
-import { get, LoginNeeded } from "./api";
+import { get, LoginNeeded, proxy } from "./api";
 import type { About, Delta, HostRow, KindRow, MachineRow, PoolRow, Row, SetRow, VMRow } from "./rows";
 
 type Link = "connecting" | "open" | "lost";
@@ -22,6 +22,8 @@ class Store {
   about: About | null = null;
   // Why the user must log in, or empty.
   login = "";
+  // Whether the user logs in with the form, and not at a proxy.
+  form = false;
   // Why the server refuses to show the cluster, or empty.
   refused = "";
   // Whether the first rows have arrived.
@@ -31,6 +33,7 @@ class Store {
   private groups = new Map<string, Group>();
   private listeners = new Set<() => void>();
   private scheduled = false;
+  private socket: WebSocket | null = null;
 
   // Seconds since 1970 by the server's clock.
   now(): number {
@@ -134,23 +137,29 @@ class Store {
     get<About>("about").then(
       (about) => {
         this.about = about;
-        this.login = this.refused = "";
-        this.link = "connecting";
+        this.login = "";
         this.connect();
       },
       (error: Error) => {
         if (error instanceof LoginNeeded) this.askLogin(error.message);
-        else setTimeout(() => this.begin(), 1000);
+        if (this.login) return;
         this.refused = error instanceof TypeError ? "" : error.message; // fetch throws a TypeError if there is no response
         this.link = "lost";
         this.changed();
+        setTimeout(() => this.begin(), 1000);
       },
     );
   }
 
   // askLogin forgets all objects, because another user may log in.
-  askLogin(reason: string): void {
+  askLogin(reason: string, form = true): void {
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close();
     this.login = reason;
+    this.form = form;
+    this.refused = "";
+    this.link = "connecting";
     this.about = null;
     this.loaded = false;
     this.clear();
@@ -163,9 +172,10 @@ class Store {
     this.groups.clear();
   }
 
-  // connect follows the server, and connects again after failures.
+  // connect follows the server, and begins again after failures.
   private connect(): void {
     const socket = new WebSocket(address("stream"));
+    this.socket = socket;
     // The server sends at least an empty message in this time.
     const silence = 60_000;
     let watchdog = 0;
@@ -176,21 +186,27 @@ class Store {
     };
     socket.onopen = alive;
     socket.onmessage = (message) => {
+      if (this.socket !== socket) return;
       alive();
       received = true;
       this.link = "open";
+      this.refused = "";
       this.apply(JSON.parse(message.data) as Delta);
     };
     socket.onclose = (closed) => {
       clearTimeout(watchdog);
-      this.link = "lost";
-      if (closed.code === closedForLogin) {
-        if (received && !this.about?.logOut) this.begin(); // a proxy logged the user in, and may have a new token
-        else this.askLogin(closed.reason || "Log in to see the cluster.");
+      if (this.socket !== socket) return; // the user must log in
+      const loggedOut = closed.code === closedForLogin;
+      if (loggedOut && this.about?.logOut) {
+        this.askLogin(closed.reason || "Log in to see the cluster.");
         return;
       }
+      this.link = "lost";
+      // Browsers do not report why.
+      if (!received && !loggedOut) this.refused = "The page cannot open a WebSocket. A proxy in front of it does not pass WebSockets through, or too many tabs are open.";
       this.changed();
-      setTimeout(() => this.connect(), 1000);
+      // If a proxy logged the user in, it may have a new token.
+      setTimeout(() => this.begin(), received && loggedOut ? 0 : 1000);
     };
   }
 }
@@ -207,6 +223,8 @@ function byName<T extends Row>(rows: T[]): T[] {
 }
 
 export const store = new Store();
+
+proxy.askLogin = (reason) => store.askLogin(reason, false);
 
 // useStore draws a component again when rows change.
 export function useStore(): Store {

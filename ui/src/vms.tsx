@@ -69,7 +69,7 @@ function VMTable({ vms, now }: { vms: VMRow[]; now: number }) {
   );
 }
 
-const consoleOf = (vm: VMRow): string => "console.html#" + encodeURIComponent(vm.namespace!) + "/" + encodeURIComponent(vm.name);
+const consoleOf = (vm: VMRow): string => "console.html" + location.search + "#" + encodeURIComponent(vm.namespace!) + "/" + encodeURIComponent(vm.name);
 
 function Progress({ migration }: { migration: Migration }) {
   const { done = 0, total = 0, target, phase } = migration;
