@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -161,9 +162,8 @@ func relay(from, to *websocket.Conn) error {
 func refuse(tab *websocket.Conn, err error) { closeWith(tab, closeRefused, err.Error()) }
 
 func closeWith(tab *websocket.Conn, code int, text string) {
-	message := websocket.FormatCloseMessage(code, string([]rune(text)[:min(len([]rune(text)), maxReason/4)]))
-	if len(text) <= maxReason {
-		message = websocket.FormatCloseMessage(code, text)
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") // without half a character
 	}
-	_ = tab.WriteControl(websocket.CloseMessage, message, time.Now().Add(writeTimeout)) // the tab has gone
+	_ = tab.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, text), time.Now().Add(writeTimeout)) // the tab has gone
 }

@@ -2,8 +2,10 @@ package ui
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +56,24 @@ func TestConsole_SendsPingsWhileGuestIsSilent(t *testing.T) {
 		_ = tab.SetReadDeadline(time.Now().Add(59 * time.Second)) // fails only on closed connections
 		if _, _, err := tab.ReadMessage(); pings != 2 {
 			t.Errorf("%d pings in 59 seconds, want 2; then: %v", pings, err)
+		}
+		s.stop(nil)
+	})
+}
+
+// TestConsole_ReportsWhyItIsRefused checks that a tab gets as much of a long reason as a WebSocket can send.
+func TestConsole_ReportsWhyItIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reason := "virtualmachines.console.vm.metropolis.monogon.dev is forbidden: " + strings.Repeat("é", 100)
+		s := newView(Options{Control: newFakeClient(t), Console: func(context.Context, types.NamespacedName) (*websocket.Conn, error) { return nil, errors.New(reason) }})
+		tab, err := serveInMemory(t, s.console)()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = tab.ReadMessage()
+		closed := (*websocket.CloseError)(nil)
+		if !errors.As(err, &closed) || closed.Code != closeRefused || !strings.HasPrefix(reason, closed.Text) || len(closed.Text) < maxReason-1 {
+			t.Errorf("the console was closed with %v", err)
 		}
 		s.stop(nil)
 	})
