@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 CAPI_VERSIONS := v1.7.1 v1.13.6 v1.14.2
 
 # Every Go module of the repository.
-MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image hack/site test/suites/chart test/suites/monitoring tools $(CAPI_VERSIONS:%=test/suites/capi/%)
+MODULES := . api client compat/mcm controlplane examples/mcm-provider examples/provider guest/full/programs hack/image hack/site test/suites/chart test/suites/monitoring test/suites/ui/oauth2-proxy tools $(CAPI_VERSIONS:%=test/suites/capi/%)
 # Modules whose tests run and that the linters check. controlplane and guest/full/programs are left out: they
 # contain only small main packages on top of Kubernetes and containerd, and building them checks them.
 CODE_MODULES := . api client compat/mcm examples/mcm-provider examples/provider hack/image hack/site test/suites/chart test/suites/monitoring
@@ -108,6 +108,10 @@ cloud-init: ## Install cloud-init from the distribution, but disabled, for the t
 prometheus: ## Install Prometheus from the distribution for the test of the dashboard (as root; once)
 	@hack/install-prometheus.sh
 
+.PHONY: nginx
+nginx: ## Install nginx from the distribution for tests of the page of millwright ui behind it (as root; once)
+	@hack/install-nginx.sh
+
 .PHONY: guest
 guest: ## Build the small guest for the demo and tests (cached; downloads a kernel from the distribution)
 	@hack/guest.sh
@@ -167,7 +171,7 @@ test-all: ## Run all tests: those of make test, all tests with real components, 
 .PHONY: test-all-latest
 test-all-latest: export MILLWRIGHT_TIER := all
 test-all-latest: TIER := all
-test-all-latest: controlplane capi qemu containerd chromium grpc-python cloud-init prometheus guest
+test-all-latest: controlplane capi qemu containerd chromium grpc-python cloud-init prometheus nginx guest
 	$(run_tests)
 
 .PHONY: test-list

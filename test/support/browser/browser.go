@@ -237,6 +237,12 @@ func (p *Page) Navigate(url string) {
 	p.Await(`location.href !== "about:blank" && document.readyState === "complete"`)
 }
 
+// IgnoreCertificateErrors makes the page accept self-signed certificates.
+func (p *Page) IgnoreCertificateErrors() {
+	p.t.Helper()
+	p.call("Security.setIgnoreCertificateErrors", map[string]any{"ignore": true}, nil)
+}
+
 // Resize sets the size of the page in pixels, and whether the user prefers dark colors.
 func (p *Page) Resize(width, height int, dark bool) {
 	p.t.Helper()
