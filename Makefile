@@ -225,6 +225,7 @@ test-own-image: controlplane qemu own-image ## Run the end-to-end test of exampl
 crash: controlplane ## Kill the manager at every crash point of every scenario and report progress (one to two hours; resumes with the same code; make test-all runs a sample)
 	go test -c -o bin/crash.test ./test/suites/crash
 	cd test/suites/crash && MILLWRIGHT_TIER=exhaustive MILLWRIGHT_SURVIVED=../../../bin/crash.survived ../../../bin/crash.test -test.timeout 6h
+	MILLWRIGHT_TIER=exhaustive go test -count=1 -timeout 3h -run 'TestFleet_ReplicaIsKilledAtWrites' -v ./test/suites/fleet
 
 SOAK ?= 30m
 .PHONY: soak
