@@ -53,6 +53,12 @@ var ofOthers = map[string]string{
 	"node-ip":                            "the kubelet",
 	"node-labels":                        "the kubelet",
 	"pass-authorization-header":          "oauth2-proxy",
+	"cookie-refresh":                     "oauth2-proxy",
+	"scope":                              "oauth2-proxy",
+	"oidc-groups-claim":                  "oauth2-proxy",
+	"session-store-type":                 "oauth2-proxy",
+	"ssl-upstream-insecure-skip-verify":  "oauth2-proxy",
+	"trusted-proxy-ip":                   "oauth2-proxy",
 	"provider-id":                        "the kubelet",
 	"service-node-port-range":            "kube-apiserver",
 }
