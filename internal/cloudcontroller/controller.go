@@ -39,6 +39,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/cloud"
 	"github.com/millwright-dev/millwright/internal/manager"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 )
 
 const (
@@ -98,6 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, ready func()) error {
+	cfg.Infrastructure, cfg.Workload = relist.Config(cfg.Infrastructure), relist.Config(cfg.Workload)
 	infrastructure, err := connect(ctx, cfg)
 	if err != nil {
 		return err

@@ -110,6 +110,8 @@ type fleet struct {
 	supervisor *supervisor
 	metrics    *metrics.Fleet
 	registries registries
+	// fail stops the fleet with an error.
+	fail context.CancelCauseFunc
 	// wake has an element if the members must be planned again.
 	wake chan struct{}
 
@@ -120,9 +122,12 @@ type fleet struct {
 	problems map[string]string
 }
 
-// Run serves the namespaces until ctx is canceled. An error means that the fleet could not start, or cannot exit in time.
+// Run serves the namespaces until ctx is canceled. An error means that the fleet could not start, cannot exit in time, or must be
+// started again because the seed was restored from an older backup.
 func Run(ctx context.Context, cfg Config) error {
-	f := &fleet{Config: cfg, wake: make(chan struct{}, 1), problems: map[string]string{}, self: identityOf()}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	f := &fleet{Config: cfg, wake: make(chan struct{}, 1), problems: map[string]string{}, self: identityOf(), fail: fail}
 	f.supervisor = newSupervisor(ctx)
 	f.supervisor.run, f.supervisor.report = f.serve, f.report
 	f.metrics = metrics.NewFleet(f.states)
@@ -137,6 +142,9 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	f.containPanics()
 	err = f.run(ctx, ready)
+	if cause := context.Cause(ctx); errors.Is(cause, manager.ErrRestored) {
+		return errors.Join(cause, err)
+	}
 	if ctx.Err() != nil && !errors.Is(err, errSlowStop) {
 		return nil // what was starting fails during the shutdown
 	}
@@ -170,7 +178,7 @@ func (f *fleet) containPanics() {
 
 // run starts the fleet and follows the seed until ctx is canceled.
 func (f *fleet) run(ctx context.Context, ready func()) (err error) {
-	f.seed, err = manager.NewSeed(ctx, manager.Config{Control: f.Seed, Log: f.Log, Settings: manager.Settings{ResyncPeriod: f.ResyncPeriod}}, f.Namespaces)
+	f.seed, err = manager.NewSeed(ctx, manager.Config{Control: f.Seed, Log: f.Log, Settings: manager.Settings{ResyncPeriod: f.ResyncPeriod}}, f.Namespaces, func() { f.fail(manager.ErrRestored) })
 	if err != nil {
 		return err
 	}

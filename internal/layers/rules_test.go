@@ -79,6 +79,7 @@ var rules = []rule{
 
 	// Packages that controllers use.
 	{from: parts, may: []string{"api", budget, "internal/lifecycle/noderef", "internal/placeholder", "internal/reconcile/flow", "internal/reconcile/apierror", "internal/reconcile/expectations"}},
+	{from: []string{"internal/reconcile/relist"}},
 	{from: []string{timeouts}, may: []string{"api", "driver"}},
 	{
 		from: []string{"internal/lifecycle/instance", "internal/lifecycle/orphans"},
@@ -141,12 +142,12 @@ var rules = []rule{
 
 	// The cloud provider for controllers of Kubernetes. Like the driver, it uses only API objects.
 	{from: []string{"internal/cloud"}, may: []string{"api", "drivers/vm"}},
-	{from: []string{"internal/cloudcontroller"}, may: []string{"api", "internal/cloud", "internal/manager"}},
+	{from: []string{"internal/cloudcontroller"}, may: []string{"api", "internal/cloud", "internal/manager", "internal/reconcile/relist"}},
 
 	// The service for autoscalers. It interprets annotations by the rules of the pool.
 	{
 		from: []string{"internal/autoscaler"},
-		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/apierror", "internal/reconcile/fieldindex", "internal/connlimit", pool},
+		may:  []string{"api", "proto", "driver", "internal/lifecycle/preservation", "internal/reconcile/apierror", "internal/reconcile/fieldindex", "internal/reconcile/relist", "internal/connlimit", pool},
 	},
 
 	// The manager's side of the protocol for drivers in other processes.

@@ -3,11 +3,15 @@ package manager
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -16,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
+	"github.com/millwright-dev/millwright/test/support/env"
 )
 
 // TestCache_FirstListIsConsistent checks that the first list does not accept any version that the API server
@@ -40,6 +46,115 @@ func TestCache_FirstListIsConsistent(t *testing.T) {
 			t.Errorf("a list from version %q asks the API server for %q", asked, got)
 		}
 	}
+}
+
+// listing is a newInformer whose informers list instead of streaming lists, as for API servers that do not stream.
+func listing(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	from = toolscache.ToListWatcherWithWatchListSemantics(from.(*toolscache.ListWatch), noStreams{})
+	return toolscache.NewSharedIndexInformer(from, object, resync, indexers)
+}
+
+type noStreams struct{}
+
+func (noStreams) IsWatchListSemanticsUnSupported() bool { return true }
+
+// restoredCaches are caches of the ConfigMaps of a cluster that is restored.
+type restoredCaches struct {
+	*testing.T
+	*env.Env
+	all map[string]cache.Cache
+}
+
+// add starts a cache.
+func (c *restoredCaches) add(name string, made newInformer) {
+	c.Helper()
+	added, err := cache.New(relist.Config(c.Admin), cache.Options{NewInformer: made})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- added.Start(ctx) }()
+	c.Cleanup(func() {
+		stop()
+		if err := <-stopped; err != nil {
+			c.Error(err)
+		}
+	})
+	c.all[name] = added
+}
+
+func (c *restoredCaches) create(name string) {
+	c.Helper()
+	if err := c.Client.Create(c.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name}}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// await waits until caches contain the given ConfigMaps and no others.
+func (c *restoredCaches) await(caches []string, want ...string) {
+	c.Helper()
+	gomega.NewWithT(c.T).Eventually(func(g gomega.Gomega) {
+		for _, name := range caches {
+			list, found := &corev1.ConfigMapList{}, []string{}
+			g.Expect(c.all[name].List(c.Context(), list, client.InNamespace(c.Namespace))).To(gomega.Succeed())
+			for i := range list.Items {
+				found = append(found, list.Items[i].Name)
+			}
+			g.Expect(found).To(gomega.ConsistOf(want), name)
+		}
+	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
+}
+
+// TestCache_ListsAgainAfterOutage restores an API server from a backup while caches follow it. Those of a target must then
+// contain what the API server contains, although they have newer versions, and must continue to follow it. Those of the control
+// cluster must keep what they have, and stop the manager.
+func TestCache_ListsAgainAfterOutage(t *testing.T) {
+	t.Parallel()
+	c := &restoredCaches{T: t, Env: env.New(t, env.WithOwn()), all: map[string]cache.Cache{}}
+	stopped := map[string]chan struct{}{}
+	for name, made := range map[string]newInformer{"streams": toolscache.NewSharedIndexInformer, "lists": listing} {
+		c.add(name, withLists(made, consistent))
+		done := make(chan struct{})
+		stopped[name+" of the control cluster"] = done
+		c.add(name+" of the control cluster", withLists(unlessRestored(made, sync.OnceFunc(func() { close(done) })), consistent))
+	}
+	targets, all := []string{"streams", "lists"}, slices.Collect(maps.Keys(c.all))
+
+	c.create("kept")
+	c.await(all, "kept")
+	restore := c.Backup(t)
+	c.Advance(t)
+	c.create("lost")
+	c.await(all, "kept", "lost")
+	restore()
+	c.await(targets, "kept")
+	c.create("new")
+	c.await(targets, "kept", "new")
+	for name, done := range stopped {
+		select {
+		case <-done:
+		case <-time.After(env.WaitTimeout):
+			t.Errorf("the cache of %s does not stop the manager", name)
+		}
+		c.await([]string{name}, "kept", "lost")
+	}
+}
+
+// TestCache_OutageWithoutRestore checks that caches of the control cluster do not stop the manager when the API server is only
+// restarted.
+func TestCache_OutageWithoutRestore(t *testing.T) {
+	t.Parallel()
+	c := &restoredCaches{T: t, Env: env.New(t, env.WithOwn()), all: map[string]cache.Cache{}}
+	for name, made := range map[string]newInformer{"streams": toolscache.NewSharedIndexInformer, "lists": listing} {
+		c.add(name, withLists(unlessRestored(made, func() { t.Errorf("%s: restored", name) }), consistent))
+	}
+	all := slices.Collect(maps.Keys(c.all))
+	c.create("before")
+	c.await(all, "before")
+	c.RestartAPIServer(t)
+	c.create("after")
+	c.await(all, "before", "after")
 }
 
 // startingCache is a cache that records when it is started and contains one object.

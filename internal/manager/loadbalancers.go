@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/capi/core"
 	"github.com/millwright-dev/millwright/internal/loadbalancer"
 	"github.com/millwright-dev/millwright/internal/manager/lazylog"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 )
 
 // LoadBalancerConfig configures the load balancers of control planes.
@@ -69,6 +70,7 @@ func RunLoadBalancers(ctx context.Context, cfg LoadBalancerConfig) error {
 		return err
 	}
 	defer stop()
+	cfg.Control = relist.Config(cfg.Control)
 	mgr, err := loadBalancerManager(ctx, cfg)
 	if err != nil {
 		return err

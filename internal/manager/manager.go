@@ -35,6 +35,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/manager/lazylog"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 	"github.com/millwright-dev/millwright/internal/reconcile/target"
 	"github.com/millwright-dev/millwright/internal/reconcile/tasks"
 )
@@ -103,6 +104,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, pages *serving) error {
+	cfg.Control, cfg.Target = relist.Config(cfg.Control), relist.Config(cfg.Target)
 	a, scheme, err := newAssembly(ctx, cfg)
 	if err != nil {
 		return err
@@ -167,6 +169,9 @@ func (a *assembly) start(ctx context.Context) error {
 	if panicked, ok := errors.AsType[*PanicError](context.Cause(ctx)); ok {
 		return panicked
 	}
+	if cause := context.Cause(ctx); errors.Is(cause, ErrRestored) {
+		return cause
+	}
 	if err != nil {
 		return fmt.Errorf("running: %w", err)
 	}
@@ -194,6 +199,9 @@ func newAssembly(ctx context.Context, cfg Config) (*assembly, *runtime.Scheme, e
 	a.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, namespace: cfg.Namespace}
 	return a, scheme, nil
 }
+
+// restored stops the manager because the control cluster was restored.
+func (a *assembly) restored() { a.fail(ErrRestored) }
 
 // panicked stops the manager because of a panic.
 func (a *assembly) panicked(value any) { a.fail(newPanicError(value)) }
@@ -236,7 +244,7 @@ func (a *assembly) options(scheme *runtime.Scheme) (ctrl.Options, error) {
 	options := ctrl.Options{
 		Scheme: scheme,
 		Logger: lazylog.New(a.Log),
-		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: informers(a.machines, a.unreadable)},
+		Cache:  cache.Options{DefaultTransform: cache.TransformStripManagedFields(), NewInformer: informers(a.machines, a.unreadable, a.restored)},
 		// Several managers may run in one process; their metrics are then added up. The controllers of machines,
 		// sets, deployments and clusters set their own concurrency. For classes, Secrets and nodes, five workers
 		// are enough, and each worker costs the memory of its stack. The priority queue of controller-runtime

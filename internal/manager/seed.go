@@ -21,6 +21,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/manager/sharedcache"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 )
 
 // Seed is a control cluster that several managers of this process serve, each in another namespace. They share one
@@ -43,9 +44,10 @@ type Seed struct {
 
 // NewSeed returns the control cluster of the configuration after it has responded. Only Control, ResyncPeriod and Log of the
 // configuration are used. namespaces selects the Namespaces that the cache contains; it contains the objects of all
-// namespaces.
-func NewSeed(ctx context.Context, cfg Config, namespaces labels.Selector) (*Seed, error) {
-	cfg.Namespace, cfg.APIs, cfg.Half = "", nil, ""
+// namespaces. restored is called, possibly several times, if the cache turns out to be newer than the cluster, because the cluster
+// was restored from a backup. The process must then exit.
+func NewSeed(ctx context.Context, cfg Config, namespaces labels.Selector, restored func()) (*Seed, error) {
+	cfg.Namespace, cfg.APIs, cfg.Half, cfg.Control = "", nil, "", relist.Config(cfg.Control)
 	scheme, err := prepare(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -71,15 +73,15 @@ func NewSeed(ctx context.Context, cfg Config, namespaces labels.Selector) (*Seed
 		return nil, err
 	}
 	s.unreadable = &unreadable{log: cfg.Log.WithName("cache"), scheme: scheme, reader: s.live, events: s.events.recorder("manager")}
-	return s, s.newCache(cfg, work, namespaces)
+	return s, s.newCache(cfg, work, namespaces, restored)
 }
 
 // newCache creates the cache that the managers share.
-func (s *Seed) newCache(cfg Config, work *http.Client, namespaces labels.Selector) (err error) {
+func (s *Seed) newCache(cfg Config, work *http.Client, namespaces labels.Selector, restored func()) (err error) {
 	options := cache.Options{
 		HTTPClient: work, Scheme: s.scheme, Mapper: s.mapper,
 		DefaultTransform: cache.TransformStripManagedFields(),
-		NewInformer:      informers(s.machines, s.unreadable),
+		NewInformer:      informers(s.machines, s.unreadable, restored),
 		ByObject:         map[client.Object]cache.ByObject{&corev1.Namespace{}: {Label: namespaces}},
 	}
 	if cfg.ResyncPeriod > 0 {

@@ -28,6 +28,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podspec"
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/rotation"
 	"github.com/millwright-dev/millwright/internal/observe/metrics"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 	"github.com/millwright-dev/millwright/internal/vm/identity"
 )
 
@@ -177,11 +178,14 @@ func RunVMs(ctx context.Context, cfg VMConfig) error {
 }
 
 func runVMs(ctx context.Context, cfg VMConfig, pages *serving) error {
+	cfg.Infrastructure = relist.Config(cfg.Infrastructure)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	if err := awaitServer(ctx, cfg.Log, cfg.Infrastructure, vmv1alpha1.SchemeGroupVersion, "virtualmachines"); err != nil {
 		return err
 	}
 	scheme := Scheme()
-	options, leases, err := vmOptions(ctx, cfg, scheme)
+	options, leases, err := vmOptions(ctx, cfg, scheme, func() { fail(ErrRestored) })
 	if err != nil {
 		return err
 	}
@@ -206,7 +210,11 @@ func runVMs(ctx context.Context, cfg VMConfig, pages *serving) error {
 	if err := mgr.Add(pages.following(mgr, leases.read, leases.leads, ports.open)); err != nil {
 		return fmt.Errorf("adding the pages: %w", err)
 	}
-	if err := mgr.Start(ctx); err != nil {
+	err = mgr.Start(ctx)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrRestored) {
+		return cause
+	}
+	if err != nil {
 		return fmt.Errorf("running the VM controller: %w", err)
 	}
 	return nil
@@ -239,8 +247,8 @@ func (cfg VMConfig) leadership() (vmLeadership, error) {
 }
 
 // vmOptions returns options in which the cache starts when this process becomes the leader, so that it contains
-// everything that earlier leaders wrote.
-func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.Options, vmLeadership, error) {
+// everything that earlier leaders wrote. restored is called if the cluster was restored from an older backup.
+func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme, restored func()) (ctrl.Options, vmLeadership, error) {
 	leases, err := cfg.leadership()
 	if err != nil {
 		return ctrl.Options{}, leases, err
@@ -251,7 +259,7 @@ func vmOptions(ctx context.Context, cfg VMConfig, scheme *runtime.Scheme) (ctrl.
 		Logger: cfg.Log,
 		Cache: cache.Options{
 			ByObject: virtualmachine.CacheByObject(), DefaultTransform: cache.TransformStripManagedFields(),
-			NewInformer: withLists(toolscache.NewSharedIndexInformer, consistent),
+			NewInformer: withLists(unlessRestored(toolscache.NewSharedIndexInformer, restored), consistent),
 		},
 		NewCache: newLeaderCache(ctx, leases.leads), MapperProvider: newMapper(ctx),
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true), UsePriorityQueue: ptr.To(false)},

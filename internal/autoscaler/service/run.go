@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/reconcile/fieldindex"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 	autoscalerpb "github.com/millwright-dev/millwright/proto/autoscaler"
 )
 
@@ -102,7 +103,7 @@ func (r *Runner) open(ctx context.Context, all *errgroup.Group) (*Service, error
 
 func (r *Runner) cache(of *rest.Config, options cache.Options) (cache.Cache, error) {
 	options.Scheme, options.DefaultTransform = r.Scheme, cache.TransformStripManagedFields()
-	made, err := cache.New(of, options)
+	made, err := cache.New(relist.Config(of), options)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", of.Host, err)
 	}

@@ -1,0 +1,69 @@
+package env
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millwright-dev/millwright/internal/local/controlplane"
+)
+
+// Backup saves the data of etcd. The API server must not be shared with other tests; see WithOwn. restore stops the control
+// plane, replaces the data by the saved one, and starts the control plane again on the same ports.
+func (c *Cluster) Backup(t testing.TB) (restore func()) {
+	t.Helper()
+	data, saved := filepath.Join(c.ControlPlane.Dir(), "etcd"), filepath.Join(t.TempDir(), "etcd")
+	c.whileStopped(t, func() error { return os.CopyFS(saved, os.DirFS(data)) }, controlplane.Etcd)
+	return func() {
+		t.Helper()
+		c.whileStopped(t, func() error {
+			if err := os.RemoveAll(data); err != nil {
+				return err
+			}
+			return os.CopyFS(data, os.DirFS(saved))
+		}, controlplane.Etcd, controlplane.APIServer)
+	}
+}
+
+// Advance writes objects until resource versions are so far ahead of a backup that a restored API server does not reach them with
+// its own writes while it starts.
+func (c *Cluster) Advance(t testing.TB) {
+	t.Helper()
+	for range 500 {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, GenerateName: "advance-"}}
+		if err := c.Client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// RestartAPIServer kills the API server, and starts it again. It must not be shared with other tests.
+func (c *Cluster) RestartAPIServer(t testing.TB) {
+	t.Helper()
+	c.whileStopped(t, func() error { return nil }, controlplane.APIServer)
+}
+
+// whileStopped calls a function while components are stopped. They are started in their order, and stopped in the reverse order.
+func (c *Cluster) whileStopped(t testing.TB, do func() error, components ...string) {
+	t.Helper()
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range components {
+		name := components[len(components)-1-i]
+		if err := c.ControlPlane.StopComponent(now, name); err != nil {
+			t.Fatalf("stopping %s: %v", name, err)
+		}
+	}
+	if err := do(); err != nil {
+		t.Fatalf("copying the data of etcd: %v", err)
+	}
+	for _, name := range components {
+		if err := c.ControlPlane.StartComponent(t.Context(), name); err != nil {
+			t.Fatalf("starting %s: %v", name, err)
+		}
+	}
+}
