@@ -45,9 +45,9 @@ type world struct {
 }
 
 // newWorld returns a world with a target cluster.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, options ...env.Option) *world {
 	t.Helper()
-	e := env.NewPair(t)
+	e := env.NewPair(t, options...)
 	w := &world{T: t, Env: e, Gomega: gomega.NewWithT(t), dir: t.TempDir(), label: "fleet-of-" + e.Namespace, users: map[string]*rest.Config{}}
 	w.user = e.UserWith(t, "config/rbac/fleet-role.yaml")
 	env.WriteKubeconfig(t, w.seedKubeconfig(), w.user)
