@@ -220,7 +220,7 @@ var upFlagsOfItsOwn = map[string]string{
 	"accelerator": "auto", "unsafe-no-fsync": "false",
 	"vm-migration-downtime-limit": "300ms", "vm-migration-auto-converge": "true",
 	"vm-migration-completion-timeout-per-gib": "2m30s", "vm-migration-completion-timeout-policy": "Pause",
-	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1",
+	"vm-migration-bandwidth": "0", "vm-migration-timeout": "15m0s", "vm-migrations-per-host": "1", "vm-host-shutdown-grace-period": "0s",
 }
 
 // TestUp_FlagsMatchManager checks that "up" has the manager's tuning flags with the same defaults, and its own flags.

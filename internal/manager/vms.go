@@ -158,6 +158,9 @@ type VMMigration struct {
 	// Time is how long the migration of a virtual machine that must leave its host may take before its guest is
 	// shut down. 0 means 15 minutes.
 	Time time.Duration
+	// HostShutdown is how long a kubelet gives a hypervisor's Pod when the host shuts down, or when it evicts the Pod.
+	// 0 means that this is not known, and that guests are then shut down instead of migrated.
+	HostShutdown time.Duration
 	// Defaults apply to virtual machines that set no others.
 	Defaults VMMigrationDefaults
 }
@@ -312,7 +315,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 		Authority: ca, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, Overlay: cfg.Guests.Overlay.Overlay, NetworkOf: cfg.Guests.Overlay.NetworkOf, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,
-		Migration: podspec.Migration{Time: cfg.Migration.Time, Bandwidth: cfg.Migration.Bandwidth, MigrationDefaults: cfg.Migration.Defaults},
+		Migration: podspec.Migration{Time: cfg.Migration.Time, HostShutdown: cfg.Migration.HostShutdown, Bandwidth: cfg.Migration.Bandwidth, MigrationDefaults: cfg.Migration.Defaults},
 		Renewals:  cfg.LeaseRenewals, RenewalClient: renewals,
 	})
 	if err := vms.SetupWithManager(mgr); err != nil {

@@ -30,9 +30,14 @@ type evacuation struct {
 	log        *slog.Logger
 	// requested is true while the controller requests, in its response to the run lease, that the VM moves.
 	requested bool
-	// stopping is true once the process was asked to terminate.
-	stopping bool
-	// timeout receives a value when the time for migrating has run out.
+	// shutdownTime is how long the guest and the process may take to terminate. It is left when the time for migrating
+	// has run out.
+	shutdownTime time.Duration
+	// stopping is true once the process was asked to terminate, at stoppingSince.
+	stopping      bool
+	stoppingSince time.Time
+	// limit is the time for migrating, from stoppingSince on. timeout receives a value when it has run out.
+	limit   time.Duration
 	timeout <-chan time.Time
 	// controllerTimeout is how long the controller may be unreachable before the guest is shut down instead of
 	// migrated. controllerDeadline is when that time has run out.
@@ -78,6 +83,10 @@ func (e *evacuation) handle(event handover.SourceEvent) handover.SourceAction {
 
 // take passes the result of a step to the migration.
 func (e *evacuation) take(result departure.Result) handover.SourceAction {
+	if limit := result.Grace - e.shutdownTime; e.stopping && result.Grace > 0 && limit < e.limit {
+		e.log.Warn("this process may be killed before its grace period ends; migrating the VM in less time", "grace", result.Grace)
+		e.leaveWithin(limit)
+	}
 	return e.record(e.migrations.Take(result))
 }
 
@@ -131,21 +140,29 @@ func (e *evacuation) resumed() {
 	e.committed, e.requested, e.shutDown = false, false, e.stopping
 }
 
-// stop begins the termination of the process. The VM migrates if enough time would remain for a shutdown.
-func (e *evacuation) stop(limit time.Duration, connected bool) handover.SourceAction {
-	e.stopping = true
+// stop begins the termination of the process, which is killed after the grace period. The VM migrates if enough time
+// would remain for a shutdown.
+func (e *evacuation) stop(grace time.Duration, connected bool) handover.SourceAction {
+	e.stopping, e.stoppingSince = true, time.Now()
+	limit := grace - e.shutdownTime
 	if e.migrations == nil || limit <= 0 {
 		return e.cancel("")
 	}
 	e.log.Info("asked to terminate; migrating the VM", "limit", limit)
-	e.timeout = time.After(limit)
+	e.leaveWithin(limit)
 	e.controllerTimeout = min(limit/10, maxUnreachable)
 	if connected {
 		e.controllerTimeout = min(limit/10, maxFailOver)
 	}
 	e.controllerDeadline = time.Now().Add(e.controllerTimeout)
-	e.migrations.Leave(time.Now().Add(limit - min(limit/4, maxForcedTime)))
 	return e.handle(handover.Ordered)
+}
+
+// leaveWithin sets the time for migrating. If it has run out already, the guest is shut down next.
+func (e *evacuation) leaveWithin(limit time.Duration) {
+	end := e.stoppingSince.Add(limit)
+	e.limit, e.timeout = limit, time.After(time.Until(end))
+	e.migrations.Leave(e.stoppingSince, end.Add(-min(max(0, limit)/4, maxForcedTime)))
 }
 
 // expedite limits the time for an unreachable controller to maxUnreachable, even if it was connected earlier.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disk"
@@ -353,6 +354,10 @@ func TestMigration_ShutdownInstead(t *testing.T) {
 		"the controller does not respond": func(h *testCluster) { h.line.Cut(true) },
 		"there is not enough time":        func(h *testCluster) { h.grace = time.Second },
 		"there is no target in time":      func(h *testCluster) { h.grace = 4 * time.Second; h.names(func(int) *member { return nil }) },
+		"there is less time than its Pod has": func(h *testCluster) {
+			h.grace = 10 * time.Minute
+			h.controller.Change(func(a *authority) { a.ensure = targetForHost(4 * time.Second) })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -372,6 +377,17 @@ func TestMigration_ShutdownInstead(t *testing.T) {
 			t.Logf("terminated after %v", time.Since(begun))
 			console.toTheEnd()
 		})
+	}
+}
+
+// targetForHost makes the controller name a target that does not respond, for a host that gives its Pods less time than
+// their grace period.
+func targetForHost(grace time.Duration) func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+	return func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+		return &vmpb.EnsureMigrationTargetResponse{
+			Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
+			TargetEndpoint: "127.0.0.1:1", TargetPod: "web-2", Grace: durationpb.New(grace),
+		}, nil
 	}
 }
 

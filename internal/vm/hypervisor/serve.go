@@ -55,7 +55,7 @@ func (h *hypervisor) await(changed <-chan struct{}, again <-chan time.Time, stop
 		return h.apply(h.evacuation.afterResult(h.lease.connected()))
 	case <-*stop:
 		*stop = nil
-		return h.apply(h.evacuation.stop(h.migrationTime(), h.lease.connected()))
+		return h.apply(h.evacuation.stop(h.grace(), h.lease.connected()))
 	case <-h.config.SecondSIGTERM:
 		h.evacuation.expedite()
 	case <-h.evacuation.recheck:
@@ -123,19 +123,18 @@ func (h *hypervisor) expire() error {
 // defaultGrace is used if VMSpec.grace is not set.
 const defaultGrace = 30 * time.Second
 
-// migrationTime returns the part of VMSpec.grace that is available for a migration before the guest must be shut
-// down.
-func (h *hypervisor) migrationTime() time.Duration {
-	grace := defaultGrace
+// grace returns how long this process may take to terminate after SIGTERM.
+func (h *hypervisor) grace() time.Duration {
 	if h.config.Spec.GetGrace() != nil {
-		grace = h.config.Spec.GetGrace().AsDuration()
+		return h.config.Spec.GetGrace().AsDuration()
 	}
-	return grace - h.config.Timing.Grace - h.config.Timing.Quit - h.config.Timing.Margin
+	return defaultGrace
 }
 
 // openEvacuation enables live migration to other hosts.
 func (h *hypervisor) openEvacuation() {
 	h.evacuation.log = h.log
+	h.evacuation.shutdownTime = h.config.Timing.Grace + h.config.Timing.Quit + h.config.Timing.Margin
 	if h.config.Migration == nil {
 		return
 	}

@@ -1963,7 +1963,9 @@ func (*MigrationSwitchoverResponse) Descriptor() ([]byte, []int) {
 type EnsureMigrationTargetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller, which must be the authoritative hypervisor of its VM.
-	Us            *HypervisorID `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
+	Us *HypervisorID `protobuf:"bytes,1,opt,name=us,proto3" json:"us,omitempty"`
+	// Addition. How long ago the caller was asked to terminate, as with SIGTERM. If absent, it was not.
+	Stopping      *durationpb.Duration `protobuf:"bytes,2,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2005,6 +2007,13 @@ func (x *EnsureMigrationTargetRequest) GetUs() *HypervisorID {
 	return nil
 }
 
+func (x *EnsureMigrationTargetRequest) GetStopping() *durationpb.Duration {
+	if x != nil {
+		return x.Stopping
+	}
+	return nil
+}
+
 // EnsureMigrationTargetResponse contains the action for the VM.
 type EnsureMigrationTargetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2017,7 +2026,10 @@ type EnsureMigrationTargetResponse struct {
 	TargetPod string `protobuf:"bytes,3,opt,name=target_pod,json=targetPod,proto3" json:"target_pod,omitempty"`
 	// Addition. Limits of the migration to this target. Only with ACTION_LIVE_MIGRATE. If absent, the defaults of its
 	// fields apply.
-	Limits        *MigrationLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *MigrationLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Addition. How long after `stopping` began the caller may be killed, for example because its host shuts down. Only
+	// with ACTION_LIVE_MIGRATE, and only if it is less than VMSpec.grace. If absent, VMSpec.grace applies.
+	Grace         *durationpb.Duration `protobuf:"bytes,5,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2076,6 +2088,13 @@ func (x *EnsureMigrationTargetResponse) GetTargetPod() string {
 func (x *EnsureMigrationTargetResponse) GetLimits() *MigrationLimits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *EnsureMigrationTargetResponse) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
 	}
 	return nil
 }
@@ -3215,15 +3234,17 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x1aMigrationSwitchoverRequest\x121\n" +
 	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x125\n" +
 	"\x04them\x18\x02 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x04them\"\x1d\n" +
-	"\x1bMigrationSwitchoverResponse\"Q\n" +
+	"\x1bMigrationSwitchoverResponse\"\x88\x01\n" +
 	"\x1cEnsureMigrationTargetRequest\x121\n" +
-	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\"\xc9\x02\n" +
+	"\x02us\x18\x01 \x01(\v2!.metropolis.proto.vm.HypervisorIDR\x02us\x125\n" +
+	"\bstopping\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bstopping\"\xfa\x02\n" +
 	"\x1dEnsureMigrationTargetResponse\x12Q\n" +
 	"\x06action\x18\x01 \x01(\x0e29.metropolis.proto.vm.EnsureMigrationTargetResponse.ActionR\x06action\x12'\n" +
 	"\x0ftarget_endpoint\x18\x02 \x01(\tR\x0etargetEndpoint\x12\x1d\n" +
 	"\n" +
 	"target_pod\x18\x03 \x01(\tR\ttargetPod\x12<\n" +
-	"\x06limits\x18\x04 \x01(\v2$.metropolis.proto.vm.MigrationLimitsR\x06limits\"O\n" +
+	"\x06limits\x18\x04 \x01(\v2$.metropolis.proto.vm.MigrationLimitsR\x06limits\x12/\n" +
+	"\x05grace\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"O\n" +
 	"\x06Action\x12\x12\n" +
 	"\x0eACTION_UNKNOWN\x10\x00\x12\x17\n" +
 	"\x13ACTION_LIVE_MIGRATE\x10\x01\x12\x18\n" +
@@ -3435,47 +3456,49 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	22, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	22, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
 	22, // 25: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 26: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	30, // 27: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
-	44, // 28: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
-	44, // 29: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
-	6,  // 30: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
-	22, // 31: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	7,  // 32: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	8,  // 33: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	40, // 34: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	13, // 35: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	41, // 36: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
-	42, // 37: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	43, // 38: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	37, // 39: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	22, // 40: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	37, // 41: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	9,  // 42: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	44, // 43: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	10, // 44: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
-	13, // 45: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	28, // 46: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	26, // 47: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	23, // 48: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	31, // 49: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	33, // 50: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	35, // 51: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	36, // 52: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
-	38, // 53: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	29, // 54: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	27, // 55: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	24, // 56: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	32, // 57: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	34, // 58: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	35, // 59: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	36, // 60: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
-	39, // 61: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	54, // [54:62] is the sub-list for method output_type
-	46, // [46:54] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	44, // 26: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
+	5,  // 27: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	30, // 28: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
+	44, // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
+	44, // 30: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
+	44, // 31: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
+	6,  // 32: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	22, // 33: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	7,  // 34: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	8,  // 35: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	40, // 36: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	13, // 37: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	41, // 38: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
+	42, // 39: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	43, // 40: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	37, // 41: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	22, // 42: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	37, // 43: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	9,  // 44: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	44, // 45: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	10, // 46: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	13, // 47: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	28, // 48: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	26, // 49: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	23, // 50: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	31, // 51: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	33, // 52: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	35, // 53: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	36, // 54: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
+	38, // 55: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	29, // 56: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	27, // 57: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	24, // 58: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	32, // 59: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	34, // 60: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	35, // 61: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	36, // 62: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	39, // 63: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	56, // [56:64] is the sub-list for method output_type
+	48, // [48:56] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }

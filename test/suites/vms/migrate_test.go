@@ -3,6 +3,7 @@ package vms
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,11 +21,11 @@ import (
 )
 
 // TestVirtualMachine_MigratesOnHostDrain drains a host as kubectl does. Its VMs, which are nodes with a data disk each, are live-migrated to
-// the other host one at a time, and one of them is migrated back with the command. No guest reboots, and a
-// cordoned host gets no VMs.
+// the other host one at a time, and one of them is migrated back with the command. Then its host stops the
+// hypervisor without deleting the Pod, as when it shuts down. No guest reboots, and a cordoned host gets no VMs.
 func TestVirtualMachine_MigratesOnHostDrain(t *testing.T) {
 	tier.All(t)
-	c := up(t)
+	c := up(t, "--vm-host-shutdown-grace-period", "10m")
 	c.cordon("host-2", true)
 	pool := c.pool("pool", 2, c.kernelBoot()+`,"dataDisks":[{"name":"logs","size":1}]`)
 	var vms []*vmv1alpha1.VirtualMachine
@@ -66,6 +67,11 @@ func TestVirtualMachine_MigratesOnHostDrain(t *testing.T) {
 	if status == 0 || !strings.Contains(text, "already") {
 		t.Errorf("to its own host: status %d\n%s", status, text)
 	}
+	c.signal(c.hypervisorOf(name), syscall.SIGTERM)
+	if host := c.awaitMoved(vms[0]); host != "host-2" {
+		t.Errorf("%s is on %s", name, host)
+	}
+	c.awaitHeartbeat(nodes[0])
 }
 
 // cordon cordons or uncordons a host.

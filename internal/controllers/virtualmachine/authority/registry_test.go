@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -506,7 +507,7 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newEnv(t, test.given, nil)
 			before := w.status(t).Migration
-			got, err := w.EnsureTarget(t.Context(), test.us, test.report, test.awaited)
+			got, err := w.EnsureTarget(t.Context(), Source{Us: test.us, Report: test.report, Awaited: test.awaited})
 			if !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
 				t.Fatalf("the error is %v, want %v", err, test.want)
 			}
@@ -518,6 +519,51 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 				}
 			case got.Pod != test.target || (got.Limits != nil) != (test.target != "") || (got.Refusal != "") != test.refused || got.Pause != test.pause || gocmp.Diff(before, is) != "":
 				t.Errorf("got %+v, and %+v is stored", got, is)
+			}
+		})
+	}
+}
+
+// TestRegistry_EnsureTargetOfStoppingHost checks that a VM whose host stops its hypervisor, without deleting the Pod,
+// migrates only if it is known how much time that takes, and enough of it remains. After a deletion, the grace period
+// of the Pod applies.
+func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
+	deleted := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
+		pods["vm-1"].DeletionTimestamp, pods["vm-1"].Finalizers = &metav1.Time{Time: now}, []string{"example.org/drain"}
+	}
+	const host = 90 * time.Second // of which a shutdown needs 30 s
+	for name, test := range map[string]struct {
+		given    setup
+		host     time.Duration
+		stopping time.Duration
+		target   string // "new" for a new one
+		grace    time.Duration
+		refusal  string
+	}{
+		"the time is not known":          {stopping: time.Second, refusal: "--vm-host-shutdown-grace-period"},
+		"not asked to terminate":         {host: host, refusal: "no migration was requested"},
+		"time remains":                   {host: host, stopping: 30 * time.Second, target: "new"},
+		"too little time remains":        {host: host, stopping: 31 * time.Second, refusal: "gives it 1m30s"},
+		"a shutdown takes all time":      {host: 30 * time.Second, stopping: 1, refusal: "gives it 30s"},
+		"under way":                      {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 30 * time.Second, target: "vm-2", grace: host},
+		"under way for too long":         {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 31 * time.Second, refusal: "gives it 1m30s"},
+		"requested, under way":           {given: all(ordered, migrating(v1alpha1.MigrationPreparing)), host: host, stopping: time.Second, target: "vm-2", grace: host},
+		"requested, the time is unknown": {given: all(ordered, migrating(v1alpha1.MigrationPreparing)), stopping: time.Hour, target: "vm-2"},
+		"deleted":                        {given: all(deleted, migrating(v1alpha1.MigrationPreparing)), host: host, stopping: time.Hour, target: "vm-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newEnv(t, test.given, nil)
+			w.Migration.HostShutdown = test.host
+			can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
+			got, err := w.EnsureTarget(t.Context(), Source{Us: process("vm-1", 5), Report: can, Stopping: test.stopping})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.target == "new" && reserves(w.status(t).Migration, got) {
+				return
+			}
+			if got.Pod != test.target || got.Grace != test.grace || (got.Refusal == "") != (test.refusal == "") || !strings.Contains(got.Refusal, test.refusal) {
+				t.Errorf("got %+v", got)
 			}
 		})
 	}
@@ -537,7 +583,7 @@ func TestRegistry_EnsureTargetOfServedDisks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newEnv(t, test.given, nil)
-			if _, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil {
+			if _, err := w.EnsureTarget(t.Context(), Source{Us: process("vm-1", 5), Report: can}); err != nil {
 				t.Fatal(err)
 			}
 			if is := w.status(t).Migration; (is.TargetVolumeClaimName != "") != test.claim || is.TargetFencingToken != test.token {
@@ -563,7 +609,7 @@ func TestRegistry_EnsureTargetWaitsForSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	can := &vmpb.ReportStateRequest{State: vmpb.ReportStateRequest_STATE_RUNNING, CanMigrate: true}
-	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got != (Target{Pause: slotPause}) || w.status(t).Migration != nil {
+	if got, err := w.EnsureTarget(t.Context(), Source{Us: process("vm-1", 5), Report: can}); err != nil || got != (Target{Pause: slotPause}) || w.status(t).Migration != nil {
 		t.Errorf("%+v, %v while another VM leaves the host", got, err)
 	}
 	if reserved, err := w.reserveSlot(t.Context(), process("vm-1", 5), "", "vm-2"); !reserved || err != nil {
@@ -572,7 +618,7 @@ func TestRegistry_EnsureTargetWaitsForSlot(t *testing.T) {
 	if err := w.live.Delete(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, ""); err != nil || got.Pod == "" {
+	if got, err := w.EnsureTarget(t.Context(), Source{Us: process("vm-1", 5), Report: can}); err != nil || got.Pod == "" {
 		t.Errorf("%+v, %v when no other VM leaves the host", got, err)
 	}
 }
@@ -750,7 +796,7 @@ func TestRegistry_EnsureTargetKeepsItsSlot(t *testing.T) {
 					return cmp.Or(test.list, c.List(ctx, list, opts...))
 				},
 			})
-			_, err := w.EnsureTarget(t.Context(), process("vm-1", 5), can, "")
+			_, err := w.EnsureTarget(t.Context(), Source{Us: process("vm-1", 5), Report: can})
 			if want := cmp.Or(test.list, test.write); !errors.Is(err, want) || (err == nil) != test.kept {
 				t.Errorf("the error is %v, want %v", err, want)
 			}

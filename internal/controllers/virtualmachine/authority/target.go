@@ -36,12 +36,27 @@ type Target struct {
 	Refusal string
 	// Limits are the limits of the migration; nil if there is no target.
 	Limits *vmpb.MigrationLimits
+	// Grace is how long the source has to leave its host, if its Pod is not being deleted and its host stops it; 0 if
+	// the grace period of the Pod applies.
+	Grace time.Duration
 }
 
-// EnsureTarget returns the target of the migration from us, and reserves one if there is none. report is the last
-// report of us, or nil if there is none. awaited is the target that the caller is already waiting for, or "".
-// EnsureTarget returns ErrNotAuthoritative or ErrPodEnded if us must not migrate.
-func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, report *vmpb.ReportStateRequest, awaited string) (Target, error) {
+// Source describes a hypervisor that must leave its host.
+type Source struct {
+	// Us is the hypervisor.
+	Us *vmpb.HypervisorID
+	// Report is its last report; nil if there is none.
+	Report *vmpb.ReportStateRequest
+	// Awaited is the target that it is already waiting for, or "".
+	Awaited string
+	// Stopping is how long ago it was asked to terminate; 0 if it was not.
+	Stopping time.Duration
+}
+
+// EnsureTarget returns the target of the migration from a source, and reserves one if there is none. It returns
+// ErrNotAuthoritative or ErrPodEnded if the source must not migrate.
+func (r *Registry) EnsureTarget(ctx context.Context, from Source) (Target, error) {
+	us := from.Us
 	var target Target
 	err := r.evaluate(ctx, us, true, func(vm *v1alpha1.VirtualMachine, _ bool) (bool, error) {
 		if vm == nil || !Holds(vm, us) {
@@ -59,7 +74,7 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 		if err != nil {
 			return true, err
 		}
-		if target = r.existingTarget(vm, source, report, awaited); target != (Target{}) {
+		if target = r.existingTarget(vm, source, from); target != (Target{}) {
 			return true, nil
 		}
 		name := vm.Name + "-" + utilrand.String(8)
@@ -84,23 +99,43 @@ func (r *Registry) EnsureTarget(ctx context.Context, us *vmpb.HypervisorID, repo
 
 // existingTarget returns the current target, or why there is none. The zero value means that a target must be
 // reserved.
-func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Pod, report *vmpb.ReportStateRequest, awaited string) Target {
-	order, leaving := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
-	reason, message := migration.Obstacle(vm, source, report)
-	record := vm.Status.Migration
+func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Pod, from Source) Target {
+	order, deleted := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
+	reason, message := migration.Obstacle(vm, source, from.Report)
+	record, grace := vm.Status.Migration, time.Duration(0)
+	if from.Stopping > 0 && !deleted {
+		grace = r.Migration.HostShutdown
+	}
 	switch {
 	case reason != migration.NoObstacle:
 		return Target{Refusal: message}
-	case !order.Given && !leaving:
-		return Target{Refusal: "the virtual machine's pod is not being deleted, and no migration was requested"}
+	case !order.Given && !deleted && grace == 0:
+		return Target{Refusal: notLeaving(from)}
+	case grace > 0 && from.Stopping > searchTime(source, grace):
+		return Target{Refusal: fmt.Sprintf("its host is stopping it, and gives it %s, of which too little remains for a migration", grace)}
 	case order.Node != "" && order.Node == source.Spec.NodeName:
 		return Target{Refusal: fmt.Sprintf("the virtual machine is already on node %s", order.Node)}
 	case migration.UnderWay(&vm.Status):
-		return Target{Pod: record.TargetPodName, Limits: podspec.MigrationLimits(vm, source, report, r.Migration)}
+		return Target{Pod: record.TargetPodName, Limits: podspec.MigrationLimits(vm, source, from.Report, r.Migration), Grace: grace}
 	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
 		return Target{}
 	}
-	return r.afterFailure(record, leaving, awaited)
+	return r.afterFailure(record, deleted || grace > 0, from.Awaited)
+}
+
+// notLeaving explains why a VM need not leave its host.
+func notLeaving(from Source) string {
+	if from.Stopping == 0 {
+		return "the virtual machine's pod is not being deleted, and no migration was requested"
+	}
+	return "the hypervisor was asked to terminate, but its pod is not being deleted, as when its host shuts down or evicts it; " +
+		"how much time hosts give is not known (--vm-host-shutdown-grace-period)"
+}
+
+// searchTime returns how long after SIGTERM a source that is killed after a grace period may still get a target. The
+// other half of the time that a shutdown would not need is for the copy.
+func searchTime(source *corev1.Pod, grace time.Duration) time.Duration {
+	return (grace - podspec.GracePeriodOf(source)) / 2
 }
 
 // afterFailure returns how long to wait after a failed migration, or why the migration is not retried. It returns the

@@ -99,6 +99,9 @@ type Migration struct {
 	// which the hypervisor waits for a migration slot, and the time for a shutdown if the migration fails. If 0,
 	// DefaultMigrationTime is used.
 	Time time.Duration
+	// HostShutdown is how long hosts give a hypervisor that they stop without deleting its Pod, because they shut down
+	// or evict it. If 0, this is not known, and the guest is then shut down instead of migrated.
+	HostShutdown time.Duration
 	// Bandwidth limits the copying of memory and the copying of disks, each, in bytes per second. If 0, QEMU's
 	// default applies to memory, and disks are not limited.
 	Bandwidth uint64

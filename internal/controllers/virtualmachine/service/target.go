@@ -8,6 +8,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -38,7 +39,7 @@ func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.Ensur
 	defer cancel()
 	changed, closeLease := s.open(key, "") // not for a particular Pod
 	defer closeLease()
-	w := &wait{Service: s, us: us, vm: key, began: s.Registry.Clock.Now()}
+	w := &wait{Service: s, us: us, vm: key, began: s.Registry.Clock.Now(), stopping: stopping(request)}
 	for {
 		response, pause, err := w.try(ctx)
 		if response != nil || err != nil {
@@ -51,6 +52,14 @@ func (s *Service) EnsureMigrationTarget(ctx context.Context, request *vmpb.Ensur
 			return nil, status.Error(codes.Unavailable, "the target of the migration is not ready yet")
 		}
 	}
+}
+
+// stopping returns how long ago the caller was asked to terminate; 0 if it was not.
+func stopping(request *vmpb.EnsureMigrationTargetRequest) time.Duration {
+	if request.GetStopping() == nil {
+		return 0
+	}
+	return max(1, request.GetStopping().AsDuration())
 }
 
 func later(pause time.Duration) <-chan time.Time {
@@ -66,6 +75,8 @@ type wait struct {
 	us    *vmpb.HypervisorID
 	vm    types.NamespacedName
 	began time.Time
+	// stopping is how long before began the caller was asked to terminate; 0 if it was not.
+	stopping time.Duration
 	// target is the Pod that the call waits for; empty if there is none yet.
 	target string
 }
@@ -73,11 +84,15 @@ type wait struct {
 // try returns the response. If the response is nil, try must be called again after the returned delay, or after a
 // change if the delay is 0.
 func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, time.Duration, error) {
-	report := w.last(w.us)
-	if remaining := reportTimeout - w.Registry.Clock.Now().Sub(w.began); report == nil && remaining > 0 {
+	report, waited := w.last(w.us), w.Registry.Clock.Now().Sub(w.began)
+	if remaining := reportTimeout - waited; report == nil && remaining > 0 {
 		return nil, min(remaining, healthInterval), w.authoritative(ctx)
 	}
-	target, err := w.Registry.EnsureTarget(ctx, w.us, report, w.target)
+	source := authority.Source{Us: w.us, Report: report, Awaited: w.target}
+	if w.stopping > 0 {
+		source.Stopping = w.stopping + waited
+	}
+	target, err := w.Registry.EnsureTarget(ctx, source)
 	switch {
 	case ctx.Err() != nil:
 		return nil, 0, nil
@@ -97,10 +112,14 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 	if !w.healthy(ctx, incoming) {
 		return nil, healthInterval, nil
 	}
-	return &vmpb.EnsureMigrationTargetResponse{
+	response := &vmpb.EnsureMigrationTargetResponse{
 		Action:         vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE,
 		TargetEndpoint: incoming.GetEndpoint(), TargetPod: target.Pod, Limits: target.Limits,
-	}, 0, nil
+	}
+	if target.Grace > 0 {
+		response.Grace = durationpb.New(target.Grace)
+	}
+	return response, 0, nil
 }
 
 func (w *wait) authoritative(ctx context.Context) error {

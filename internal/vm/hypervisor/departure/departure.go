@@ -124,14 +124,17 @@ type Departure struct {
 	// unanswered is true if the controller did not respond to the last request for a target.
 	unanswered bool
 
-	// forceAt is the time of Leave; nil before.
-	forceAt atomic.Pointer[time.Time]
+	// leaving is set by Leave; nil before.
+	leaving atomic.Pointer[leaving]
 
 	// The following fields belong to the attempt in progress.
 	attempt attempt
 	// next is the run under which a source reclaims the authority.
 	next *vmpb.HypervisorID
 }
+
+// leaving contains the arguments of Leave.
+type leaving struct{ since, forceAt time.Time }
 
 // attempt is one attempt to migrate.
 type attempt struct {
@@ -151,6 +154,10 @@ type Result struct {
 	// waited is true if the controller spent a long time waiting for a target. It may then be asked again
 	// immediately.
 	waited bool
+
+	// Grace is how long after Leave's since the process may be killed, if the controller knows that it is less than
+	// VMSpec.grace; otherwise 0.
+	Grace time.Duration
 }
 
 // New returns a departure for a running guest.
@@ -191,8 +198,18 @@ func (d *Departure) Handle(event handover.SourceEvent) handover.SourceAction {
 }
 
 // Leave makes this and all later copies continue after their timeout, and stops the guest for the rest of the copy as
-// soon as possible from the given time on. It is called when the process must terminate soon after that time.
-func (d *Departure) Leave(forceAt time.Time) { d.forceAt.Store(&forceAt) }
+// soon as possible from forceAt on. since is when the process was asked to terminate, and it must terminate soon after
+// forceAt. Leave may be called again with another forceAt.
+func (d *Departure) Leave(since, forceAt time.Time) { d.leaving.Store(&leaving{since, forceAt}) }
+
+// forceAt returns the time from which on the guest is stopped for the rest of a copy; nil if the process need not
+// terminate.
+func (d *Departure) forceAt() *time.Time {
+	if leaving := d.leaving.Load(); leaving != nil {
+		return &leaving.forceAt
+	}
+	return nil
+}
 
 // MayRun reports whether the guest may run here.
 func (d *Departure) MayRun() bool { return d.source.MayRun() }

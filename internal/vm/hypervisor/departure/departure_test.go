@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
@@ -24,11 +26,14 @@ type script struct {
 	vmpb.VMControllerClient
 	ensure     func(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, error)
 	switchover func(us, them *vmpb.HypervisorID) error
+	// asked is the last request for a target.
+	asked *vmpb.EnsureMigrationTargetRequest
 }
 
 func (s *script) EnsureMigrationTarget(
-	ctx context.Context, _ *vmpb.EnsureMigrationTargetRequest, _ ...grpc.CallOption,
+	ctx context.Context, request *vmpb.EnsureMigrationTargetRequest, _ ...grpc.CallOption,
 ) (*vmpb.EnsureMigrationTargetResponse, error) {
+	s.asked = request
 	return s.ensure(ctx)
 }
 
@@ -95,6 +100,40 @@ func TestDeparture_ResponseWithoutTarget(t *testing.T) {
 				wantAction(t, d.Take(<-d.Results()), test.want)
 				if d.Unanswered() != (test.want == handover.Ask) || d.Idle() == (test.want == handover.Ask) {
 					t.Errorf("Unanswered() = %t, Idle() = %t", d.Unanswered(), d.Idle())
+				}
+			})
+		})
+	}
+}
+
+// TestDeparture_TellsHowLongItIsStopping checks that the controller learns how long ago the process was asked to
+// terminate, if it was, and that its response says how much time there is.
+func TestDeparture_TellsHowLongItIsStopping(t *testing.T) {
+	for name, test := range map[string]struct {
+		leave bool
+		want  *durationpb.Duration
+	}{
+		"on request":    {false, nil},
+		"after SIGTERM": {true, durationpb.New(7 * time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				controller := &script{ensure: func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
+					return &vmpb.EnsureMigrationTargetResponse{
+						Action: vmpb.EnsureMigrationTargetResponse_ACTION_LIVE_MIGRATE, TargetEndpoint: "a:1", TargetPod: "a", Grace: durationpb.New(time.Minute),
+					}, nil
+				}}
+				d, _ := newDeparture(t, controller)
+				if test.leave {
+					d.Leave(time.Now(), time.Now().Add(time.Hour))
+					time.Sleep(7 * time.Second)
+				}
+				d.Handle(handover.Ordered)
+				if result := <-d.Results(); result.event != handover.TargetFound || result.Grace != time.Minute {
+					t.Errorf("the result is %+v", result)
+				}
+				if got := controller.asked.GetStopping(); !proto.Equal(got, test.want) {
+					t.Errorf("the request has %v, want %v", got, test.want)
 				}
 			})
 		})

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/bulk"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
@@ -38,7 +39,11 @@ func (d *Departure) ask(ctx context.Context, emit func(Result)) {
 	defer cancel()
 	d.attempt = attempt{}
 	begun := time.Now()
-	response, err := d.Controller.EnsureMigrationTarget(limited, &vmpb.EnsureMigrationTargetRequest{Us: d.Us})
+	request := &vmpb.EnsureMigrationTargetRequest{Us: d.Us}
+	if leaving := d.leaving.Load(); leaving != nil {
+		request.Stopping = durationpb.New(begun.Sub(leaving.since))
+	}
+	response, err := d.Controller.EnsureMigrationTarget(limited, request)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 		emit(Result{event: handover.NoTarget}) // the controller does not support migration
@@ -56,7 +61,7 @@ func (d *Departure) ask(ctx context.Context, emit func(Result)) {
 		emit(Result{event: handover.NoTarget})
 	default:
 		d.attempt = attempt{endpoint: response.GetTargetEndpoint(), pod: response.GetTargetPod(), limits: response.GetLimits()}
-		emit(Result{event: handover.TargetFound})
+		emit(Result{event: handover.TargetFound, Grace: response.GetGrace().AsDuration()})
 	}
 }
 
@@ -196,7 +201,7 @@ func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 	defer stall.Stop()
 	pace := paceOf(d.attempt.limits, time.Now())
 	to.Force = func() bool {
-		if pace.next(time.Now(), d.forceAt.Load()) != forceRest {
+		if pace.next(time.Now(), d.forceAt()) != forceRest {
 			return false
 		}
 		d.Log.Info("stopping the guest for the rest of the copy as soon as possible", "target", d.attempt.pod)
@@ -213,7 +218,7 @@ func (d *Departure) send(ctx context.Context, to qemu.Destination) error {
 			d.converges(vmpb.ReportStateRequest_Migration_CONVERGENCE_FAILING)
 		}
 		d.report(vmpb.ReportStateRequest_Migration_PHASE_COPYING, now, "")
-		if pace.next(time.Now(), d.forceAt.Load()) == giveUp {
+		if pace.next(time.Now(), d.forceAt()) == giveUp {
 			cancel(pace.timedOut())
 		}
 	})

@@ -119,7 +119,7 @@ func TestDeparture_CopyDoesNotConverge(t *testing.T) {
 				}
 				d.attempt.agreed, d.attempt.limits = &vmpb.MigrationProtocol_QemuNBD{NegotiatedEndpoint: "tcp:target:1"}, test.limits
 				if test.leave > 0 {
-					d.Leave(time.Now().Add(test.leave))
+					d.Leave(time.Now(), time.Now().Add(test.leave))
 				}
 				reach(d, handover.Ordered, handover.TargetFound, handover.Agreed)
 				begun := time.Now()
