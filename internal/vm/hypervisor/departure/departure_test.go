@@ -106,9 +106,9 @@ func TestDeparture_ResponseWithoutTarget(t *testing.T) {
 	}
 }
 
-// TestDeparture_TellsHowLongItIsStopping checks that the controller learns how long ago the process was asked to
-// terminate, if it was, and that its response says how much time there is.
-func TestDeparture_TellsHowLongItIsStopping(t *testing.T) {
+// TestDeparture_ReportsTimeSinceSIGTERM checks that the request contains how long ago the process was asked to
+// terminate, if it was, and that the result contains how much time there is.
+func TestDeparture_ReportsTimeSinceSIGTERM(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave bool
 		want  *durationpb.Duration
