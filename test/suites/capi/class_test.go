@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -104,13 +105,13 @@ func (h *harness) managerWithWebhooks() (port int, certificate []byte) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	certificate, err = writeCertificate(h.path("webhooks"))
+	certificate, err = capicore.WriteCertificate(h.path("webhooks"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.manager("--webhook-port", fmt.Sprint(port), "--webhook-cert-dir", h.path("webhooks"))
-	err = register(h.t.Context(), h.Client, filepath.Join("../../../config/capi/webhook/configuration.yaml"),
-		registration{name: name, port: port, caBundle: certificate, namespace: h.Namespace})
+	err = capicore.Register(h.t.Context(), h.Client, filepath.Join("../../../config/capi/webhook/configuration.yaml"),
+		capicore.Registration{Name: name, Port: port, CABundle: certificate, Namespace: h.Namespace})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -2,11 +2,7 @@ package capi
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,31 +10,23 @@ import (
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/config"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-const (
-	coreUser = "capi-core"
-	// coreReady is how long the core may take to start. Its caches wait for each CRD.
-	coreReady = env.WaitTimeout
-)
+const coreUser = "capi-core"
 
 // coreFeatures are those of a management cluster that uses ClusterClass, and in-place updates if the core
 // supports them.
@@ -74,14 +62,7 @@ func requireCore(t *testing.T, c *env.Cluster) {
 }
 
 func startCore(ctx context.Context, c *env.Cluster) error {
-	crds, err := coreFile("crd")
-	if err != nil {
-		return err
-	}
-	if err := controlplane.InstallCRDs(ctx, c.Admin, os.DirFS(crds)); err != nil {
-		return err
-	}
-	if err := controlplane.InstallCRDs(ctx, c.Admin, os.DirFS("testdata/crd")); err != nil {
+	if err := capicore.InstallStubs(ctx, c.Admin); err != nil {
 		return err
 	}
 	if err := fitContract(ctx, c.Client); err != nil {
@@ -90,92 +71,7 @@ func startCore(ctx context.Context, c *env.Cluster) error {
 	if err := grantCore(ctx, c); err != nil {
 		return err
 	}
-	plane := c.ControlPlane
-	webhooks, err := plane.PortFor("capi-webhooks", 0)
-	if err != nil {
-		return err
-	}
-	health, err := plane.PortFor("capi-health", 0)
-	if err != nil {
-		return err
-	}
-	diagnostics, err := plane.PortFor("capi-diagnostics", 0)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(plane.Dir(), "capi")
-	certificate, err := writeCertificate(dir)
-	if err != nil {
-		return err
-	}
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := plane.WriteKubeconfig(kubeconfig, coreUser); err != nil {
-		return err
-	}
-	path, err := coreFile("core")
-	if err != nil {
-		return err
-	}
-	err = plane.StartChild(ctx, controlplane.Child{
-		Name: coreUser, Path: path, Grace: 10 * time.Second,
-		Args: []string{
-			"--kubeconfig", kubeconfig, "--feature-gates", coreFeatures,
-			"--webhook-port", fmt.Sprint(webhooks), "--webhook-cert-dir", dir,
-			"--health-addr", fmt.Sprintf("127.0.0.1:%d", health),
-			"--diagnostics-address", fmt.Sprintf("127.0.0.1:%d", diagnostics), "--insecure-diagnostics",
-		},
-	})
-	if err != nil {
-		return err
-	}
-	if err := awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health)); err != nil {
-		return err
-	}
-	if err := convert(ctx, c.Client, crds, webhooks, certificate); err != nil {
-		return err
-	}
-	return registerWebhooks(ctx, c.Client, webhooks, certificate)
-}
-
-// convert makes the API server convert objects of the kinds in a directory between their versions by a manager's
-// webhooks, as the components of a release do.
-func convert(ctx context.Context, c client.Client, crds string, port int, caBundle []byte) error {
-	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.Unmarshal(text, crd); err != nil {
-			return fmt.Errorf("reading %s: %w", file, err)
-		}
-		if len(crd.Spec.Versions) == 1 {
-			continue
-		}
-		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"conversion": apiextensionsv1.CustomResourceConversion{
-			Strategy: apiextensionsv1.WebhookConverter,
-			Webhook: &apiextensionsv1.WebhookConversion{
-				ClientConfig: &apiextensionsv1.WebhookClientConfig{
-					URL: ptr.To(fmt.Sprintf("https://127.0.0.1:%d/convert", port)), CABundle: caBundle,
-				},
-				ConversionReviewVersions: []string{"v1"},
-			},
-		}}})
-		if err != nil {
-			return err
-		}
-		named := &unstructured.Unstructured{}
-		named.SetGroupVersionKind(crdKind)
-		named.SetName(crd.Name)
-		if err := c.Patch(ctx, named, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			return fmt.Errorf("setting the conversion of %s: %w", crd.Name, err)
-		}
-	}
-	return nil
+	return capicore.Core{Version: version, User: coreUser, Features: coreFeatures}.Start(ctx, c.ControlPlane)
 }
 
 // fitContract changes our CRDs as the components for this contract do.
@@ -233,7 +129,7 @@ func logOf(c *env.Cluster, manager string) string {
 // grantCore gives the core its shipped roles, and with them those that providers add by aggregation.
 func grantCore(ctx context.Context, c *env.Cluster) error {
 	for _, file := range []string{"role.yaml", "aggregated_role.yaml"} {
-		path, err := coreFile("rbac", file)
+		path, err := capicore.File(version, "rbac", file)
 		if err != nil {
 			return err
 		}
@@ -282,104 +178,6 @@ func awaitGrant(ctx context.Context, c client.Client, user, group, resource stri
 	})
 	if err != nil {
 		return fmt.Errorf("%s may not list %s: %w", user, resource, err)
-	}
-	return nil
-}
-
-// writeCertificate creates the serving certificate of the core's webhooks.
-func writeCertificate(dir string) ([]byte, error) {
-	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return certificate, errors.Join(os.MkdirAll(dir, 0o700),
-		os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600),
-		os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
-}
-
-func awaitReady(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, coreReady)
-	defer cancel()
-	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the core is not ready after %v: %w", coreReady, errors.Join(ctx.Err(), err))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// registerWebhooks registers the core's webhooks as shipped, except for their addresses.
-func registerWebhooks(ctx context.Context, c client.Client, port int, caBundle []byte) error {
-	path, err := coreFile("webhook", "manifests.yaml")
-	if err != nil {
-		return err
-	}
-	return register(ctx, c, path, registration{name: coreUser, port: port, caBundle: caBundle})
-}
-
-// registration contains what differs for webhooks in a test.
-type registration struct {
-	name     string
-	port     int
-	caBundle []byte
-	// namespace limits the webhooks to one namespace. If empty, they apply to all.
-	namespace string
-}
-
-func (r registration) reach(config *admissionv1.WebhookClientConfig) {
-	config.URL = ptr.To(fmt.Sprintf("https://127.0.0.1:%d%s", r.port, *config.Service.Path))
-	config.Service, config.CABundle = nil, r.caBundle
-}
-
-func (r registration) selector() *metav1.LabelSelector {
-	if r.namespace == "" {
-		return nil
-	}
-	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.namespace}}
-}
-
-// register registers the webhooks of a manifest.
-func register(ctx context.Context, c client.Client, path string, r registration) error {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	for _, document := range strings.Split(string(text), "\n---\n") {
-		mutating, validating := &admissionv1.MutatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfiguration{}
-		if err := errors.Join(yaml.Unmarshal([]byte(document), mutating), yaml.Unmarshal([]byte(document), validating)); err != nil {
-			return err
-		}
-		if mutating.Kind == "MutatingWebhookConfiguration" {
-			mutating.Name = r.name
-			for i := range mutating.Webhooks {
-				r.reach(&mutating.Webhooks[i].ClientConfig)
-				mutating.Webhooks[i].NamespaceSelector = r.selector()
-			}
-			if err := c.Create(ctx, mutating); err != nil {
-				return err
-			}
-			continue
-		}
-		validating.Name = r.name
-		for i := range validating.Webhooks {
-			r.reach(&validating.Webhooks[i].ClientConfig)
-			validating.Webhooks[i].NamespaceSelector = r.selector()
-		}
-		if err := c.Create(ctx, validating); err != nil {
-			return err
-		}
 	}
 	return nil
 }

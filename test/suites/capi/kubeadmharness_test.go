@@ -27,6 +27,7 @@ import (
 	"github.com/millwright-dev/millwright/driver/sim"
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/internal/local/egress"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
 )
@@ -71,7 +72,7 @@ func requireKubeadm(t *testing.T, c *env.Cluster) {
 
 // startProvider starts a provider with its own kinds, roles and webhooks.
 func startProvider(ctx context.Context, c *env.Cluster, directory string) error {
-	crds, err := coreFile(directory, "crd")
+	crds, err := capicore.File(version, directory, "crd")
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func startProvider(ctx context.Context, c *env.Cluster, directory string) error 
 		return err
 	}
 	dir := filepath.Join(c.ControlPlane.Dir(), user)
-	certificate, err := writeCertificate(dir)
+	certificate, err := capicore.WriteCertificate(dir)
 	if err != nil {
 		return err
 	}
@@ -91,19 +92,19 @@ func startProvider(ctx context.Context, c *env.Cluster, directory string) error 
 	if err != nil {
 		return err
 	}
-	if err := convert(ctx, c.Client, crds, webhooks, certificate); err != nil {
+	if err := capicore.Convert(ctx, c.Client, crds, webhooks, certificate); err != nil {
 		return err
 	}
-	manifest, err := coreFile(directory, "webhook", "manifests.yaml")
+	manifest, err := capicore.File(version, directory, "webhook", "manifests.yaml")
 	if err != nil {
 		return err
 	}
-	return register(ctx, c.Client, manifest, registration{name: user, port: webhooks, caBundle: certificate})
+	return capicore.Register(ctx, c.Client, manifest, capicore.Registration{Name: user, Port: webhooks, CABundle: certificate})
 }
 
 // runProvider starts the program, and returns the port of its webhooks once it is ready.
 func runProvider(ctx context.Context, plane *controlplane.ControlPlane, directory, user, dir string) (webhooks int, err error) {
-	path, err := coreFile(directory, "manager")
+	path, err := capicore.File(version, directory, "manager")
 	if err != nil {
 		return 0, err
 	}
@@ -129,7 +130,7 @@ func runProvider(ctx context.Context, plane *controlplane.ControlPlane, director
 	if err != nil {
 		return 0, err
 	}
-	return webhooks, awaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
+	return webhooks, capicore.AwaitReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", health))
 }
 
 // grantProvider gives a provider its shipped roles under unique names, and with them those that other providers
@@ -148,7 +149,7 @@ func grantProvider(ctx context.Context, c *env.Cluster, directory, user string) 
 }
 
 func grantRole(ctx context.Context, c *env.Cluster, directory, file, user, role string) error {
-	path, err := coreFile(directory, "rbac", file)
+	path, err := capicore.File(version, directory, "rbac", file)
 	if err != nil {
 		return err
 	}

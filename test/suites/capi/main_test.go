@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/cli/localdir"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
 )
@@ -16,7 +15,7 @@ import (
 const (
 	oldest = "v1.7.1"
 	former = "v1.13.6"
-	newest = "v1.14.2"
+	newest = capicore.Newest
 )
 
 // version is the version that this run uses.
@@ -34,17 +33,4 @@ func TestMain(m *testing.M) {
 	}
 	env.AtATime(6)
 	env.Main(m)
-}
-
-// coreFile returns the path of a file that hack/capi.sh has built.
-func coreFile(path ...string) (string, error) {
-	cache, err := localdir.Cache()
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(append([]string{cache, "capi-" + version, "current"}, path...)...)
-	if _, err := os.Stat(file); err != nil {
-		return "", fmt.Errorf("the core of Cluster API is not built; run hack/capi.sh %s: %w", version, err)
-	}
-	return file, nil
 }

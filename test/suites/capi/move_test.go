@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -25,7 +26,7 @@ func TestClusterctlMove_KeepsVMs(t *testing.T) {
 	requireCore(t, e.Target)
 	labelForClusterctl(t, e.Cluster)
 	labelForClusterctl(t, e.Target)
-	clusterctl, err := coreFile("clusterctl")
+	clusterctl, err := capicore.File(version, "clusterctl")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -146,7 +147,7 @@ func (h *harness) released(contract, cluster string, variables []string, args ..
 	if out, err := write.CombinedOutput(); err != nil {
 		h.t.Fatalf("hack/clusterctl.sh: %v\n%s", err, out)
 	}
-	clusterctl, err := coreFile("clusterctl")
+	clusterctl, err := capicore.File(version, "clusterctl")
 	if err != nil {
 		h.t.Fatal(err)
 	}

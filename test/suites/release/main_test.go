@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/millwright-dev/millwright/internal/cli/localdir"
+	"github.com/millwright-dev/millwright/test/support/capicore"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
 )
@@ -16,7 +15,7 @@ import (
 const (
 	oldest = "v1.7.1"
 	former = "v1.13.6"
-	newest = "v1.14.2"
+	newest = capicore.Newest
 )
 
 // version is the version that this run uses.
@@ -41,13 +40,9 @@ func TestMain(m *testing.M) {
 // coreFile returns the path of a file that hack/capi.sh has built.
 func coreFile(t *testing.T, name string) string {
 	t.Helper()
-	cache, err := localdir.Cache()
+	file, err := capicore.File(version, name)
 	if err != nil {
 		t.Fatal(err)
-	}
-	file := filepath.Join(cache, "capi-"+version, "current", name)
-	if _, err := os.Stat(file); err != nil {
-		t.Fatalf("Cluster API is not built; run hack/capi.sh %s: %v", version, err)
 	}
 	return file
 }
