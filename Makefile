@@ -273,7 +273,7 @@ BENCH_MACHINES ?= 100
 BENCH_JSON ?=
 BENCH_FLAGS ?=
 .PHONY: bench
-bench: controlplane build ## Measure the cost of the manager: requests, time, CPU, memory (BENCH_MACHINES=100 BENCH_JSON=FILE BENCH_FLAGS=--help)
+bench: controlplane $(if $(filter --api=capi capi,$(BENCH_FLAGS)),capi) build ## Measure the cost of the manager: requests, time, CPU, memory (BENCH_MACHINES=100 BENCH_JSON=FILE BENCH_FLAGS=--help)
 	@go build -o bin/bench ./bench
 	@exec bin/bench --machines $(BENCH_MACHINES) $(if $(BENCH_JSON),--json '$(BENCH_JSON)') $(BENCH_FLAGS)
 

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 // removed.
 type written struct {
 	Machines int            `json:"machines"`
+	API      string         `json:"api"`
 	Pools    int            `json:"pools"`
 	Clusters int            `json:"clusters"`
 	MemoryMB float64        `json:"memoryMB"`
@@ -148,6 +149,43 @@ func TestRun_MeasuresFleet(t *testing.T) {
 	}
 }
 
+// TestRun_MeasuresClusterAPI measures this project's manager with the core of Cluster API, whose requests are not counted.
+func TestRun_MeasuresClusterAPI(t *testing.T) {
+	tier.All(t)
+	if testing.Short() {
+		t.Skip("-short: this test needs a kube-apiserver")
+	}
+	const machines = 4
+	phases := strings.Join(apis[capi].phases, ",")
+	got := measureFew(t, t.TempDir(), "--api=capi", "--machines=4", "--pools=2", "--phases="+phases)
+	if got.API != capi || len(got.Phases) != len(apis[capi].phases) {
+		t.Errorf("got %+v", got)
+	}
+	for _, phase := range got.Phases {
+		checkClusterAPIPhase(t, phase, machines)
+	}
+}
+
+// checkClusterAPIPhase checks that the manager's requests are counted, and those of the core and of kubelets are not.
+func checkClusterAPIPhase(t *testing.T, phase writtenPhase, machines int) {
+	t.Helper()
+	for request := range phase.ByRequest {
+		if _, resource, _ := strings.Cut(request, " "); !strings.HasPrefix(resource, "millwright") && request != "GET secrets" && request != "PATCH secrets" {
+			t.Errorf("%s: requests %s of another client are counted", phase.Name, request)
+		}
+	}
+	least := map[string]int{scaleUp: 2 * machines, rollingUpdate: 3 * machines, idle: 0, restart: 2, scaleDown: machines}[phase.Name]
+	if phase.Seconds <= 0 || phase.Writes < least || phase.Requests < phase.Writes {
+		t.Errorf("%s: got %+v, want at least %d writes", phase.Name, phase, least)
+	}
+	if phase.Name == idle && phase.Requests+phase.Events > 0 {
+		t.Errorf("an idle manager made %d requests and %d events", phase.Requests, phase.Events)
+	}
+	if phase.Name == restart && phase.ActedSeconds <= 0 {
+		t.Error("restart: the time until the first write was not measured")
+	}
+}
+
 // measureFew runs the benchmark and returns the result that it wrote.
 func measureFew(t *testing.T, dir string, args ...string) written {
 	t.Helper()
@@ -183,7 +221,7 @@ func checkPhase(t *testing.T, phase writtenPhase, machines int) {
 	}
 	switch phase.Name {
 	case restart:
-		if phase.ActedSeconds <= 0 || phase.ByRequest["POST machines"] != 1 || phase.Requests > budgets[restart].inAll {
+		if phase.ActedSeconds <= 0 || phase.ByRequest["POST machines"] != 1 || phase.Requests > mcmBudgets[restart].inAll {
 			t.Errorf("restart: got %+v", phase)
 		}
 		return
@@ -307,7 +345,7 @@ func TestResult_ContainsAllNumbers(t *testing.T) {
 }
 
 func TestBudget_IsExceeded(t *testing.T) {
-	r := &result{Phases: []*phaseResult{
+	r := &result{API: mcm, Phases: []*phaseResult{
 		{Name: scaleUp, RequestsPerMachine: 9.5}, {Name: rollingUpdate, RequestsPerMachine: 21.01},
 		{Name: idle, Requests: 6}, {Name: scaleDown, RequestsPerMachine: 8.5},
 	}}
@@ -322,7 +360,7 @@ func TestBudget_IsExceeded(t *testing.T) {
 }
 
 func TestTable_ShowsBudgets(t *testing.T) {
-	r := &result{Machines: 1}
+	r := &result{Machines: 1, API: mcm}
 	for _, name := range []string{scaleUp, idle, notReady} {
 		r.Phases = append(r.Phases, &phaseResult{Name: name, Seconds: 1})
 	}
@@ -344,7 +382,8 @@ func TestParse_RejectsInvalidArguments(t *testing.T) {
 		{"--clusters=-1"}, {"--clusters=101"}, {"--clusters=51", "--pools=2"}, {"--clusters=1", "--pods=1"}, {"--clusters=1", "--provider-spec={}"},
 		{"--clusters=1", "--phases=scale-up,drain"}, {"--pods-per-machine=0"}, {"--volumes-per-machine=11"}, {"--phases=idle"}, {"--pools=0"}, {"--pools=101"}, {"--health-timeout=0"},
 		{"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=0"}, {"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=101"},
-		{"--phases=scale-up,replace", "--health-timeout=30m"}, {"--phases=scale-up,not-ready,replace", "--health-timeout=1s"}, {"--unknown"}} {
+		{"--phases=scale-up,replace", "--health-timeout=30m"}, {"--phases=scale-up,not-ready,replace", "--health-timeout=1s"}, {"--api=other"}, {"--api=capi", "--clusters=2"}, {"--api=capi", "--replay"},
+		{"--api=capi", "--pods=1"}, {"--api=capi", "--phases=scale-up,drain"}, {"--unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("parse accepted %v", args)
 		}

@@ -3,6 +3,7 @@
 // It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a manager as a
 // separate process, and runs phases: by default, it scales a MachineDeployment up, updates it, leaves it idle, and
 // scales it down. Then it prints the cost of each phase. It fails if the manager violates a bound at any moment.
+// With --api capi, the Machines are those of Cluster API, whose core runs next to the manager.
 // docs/contributing/performance.md explains the phases, what is counted, and how to measure another manager of the same
 // API.
 package main
@@ -44,6 +45,8 @@ func main() {
 
 // options are all settings of a benchmark.
 type options struct {
+	// api is the name of the measured API.
+	api     string
 	load    load
 	manager managerOptions
 	// phases are the names of the phases, in order.
@@ -115,6 +118,7 @@ const fleetCommand = "exec {millwright} fleet --driver sim --sim-heartbeat 0" +
 
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
+	flags.StringVar(&o.api, "api", mcm, "API of the Machines, as in --apis of millwright manager: "+apiNames()+"; with "+capi+", only the manager's requests are counted, and not those of Cluster API's core, which creates the Machines")
 	flags.StringSliceVar(&o.phases, "phases", defaultPhases, "comma-separated phases, in order: "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
 	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
@@ -131,7 +135,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.DurationVar(&o.load.latency, "latency", 0, "time that each call to the simulated provider takes")
 	flags.DurationVar(&o.load.joinDelay, "join-delay", 0, "time from a VM's creation until its node joins")
 	flags.StringVar(&o.load.providerSpec, "provider-spec", "", "providerSpec of the classes, as JSON, for a driver that does not support --latency and --join-delay")
-	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "shell command line that runs the manager; {kubeconfig}, {namespace}, {qps}, {burst}, {port} (a free port), {sim} (a directory), {health-timeout} and {millwright} are replaced")
+	flags.StringVar(&o.manager.command, "manager-command", defaultCommand, "shell command line that runs the manager; {kubeconfig}, {target-kubeconfig} (for nodes), {namespace}, {qps}, {burst}, {port} (a free port), {sim} (a directory), {health-timeout} and {millwright} are replaced")
 	flags.StringVar(&o.manager.millwright, "millwright", "bin/millwright", "program that replaces {millwright}")
 	flags.IntVar(&o.manager.qps, "qps", 1000, "maximum number of requests per second by the manager")
 	flags.IntVar(&o.manager.burst, "burst", 2000, "maximum burst of requests by the manager")
@@ -158,7 +162,7 @@ func (o *options) validate() error {
 	case o.load.idle < 0 || o.load.latency < 0 || o.load.joinDelay < 0 || o.timeout <= 0:
 		return errors.New("--idle, --latency, --join-delay, --timeout: must not be negative")
 	}
-	return errors.Join(checkPhases(o.phases), o.validateHealth(), o.validateTargets())
+	return errors.Join(checkPhases(o.phases), o.validateHealth(), o.validateTargets(), o.validateAPI())
 }
 
 // validateTargets checks the settings of pods and clusters.
@@ -172,6 +176,26 @@ func (o *options) validateTargets() error {
 		return fmt.Errorf("--clusters: cannot be used with --pods and the phase %s, because all clusters would have these pods", drained)
 	case o.load.clusters > 0 && o.load.providerSpec != "":
 		return errors.New("--clusters: cannot be used with --provider-spec, which cannot separate the nodes of the clusters")
+	}
+	return nil
+}
+
+// validateAPI checks that the API exists and supports the other settings.
+func (o *options) validateAPI() error {
+	a, exists := apis[o.api]
+	if !exists {
+		return fmt.Errorf("--api: unknown API %q; choose from %s", o.api, apiNames())
+	}
+	if a.phases == nil {
+		return nil
+	}
+	for _, name := range o.phases {
+		if !slices.Contains(a.phases, name) {
+			return fmt.Errorf("--api: %s does not support the phase %s; choose from %s", o.api, name, strings.Join(a.phases, ", "))
+		}
+	}
+	if o.load.clusters > 0 || o.load.pods > 0 || o.replay {
+		return fmt.Errorf("--api: %s cannot be used with --clusters, --pods and --replay", o.api)
 	}
 	return nil
 }
@@ -201,8 +225,11 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q; this command accepts only flags", flags.Arg(0))
 	}
-	if o.load.clusters > 0 && !flags.Changed("manager-command") {
-		o.manager.command = fleetCommand
+	if !flags.Changed("manager-command") {
+		o.manager.command = apis[o.api].command
+		if o.load.clusters > 0 {
+			o.manager.command = fleetCommand
+		}
 	}
 	return o, o.validate()
 }

@@ -18,7 +18,6 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/pool/rollout"
 	"github.com/millwright-dev/millwright/test/support/env"
 )
@@ -105,7 +104,7 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &result{Machines: w.load.machines, Pools: len(w.pools), Clusters: w.load.clusters, APIServer: found, qps: w.options.manager.qps}
+	r := &result{Machines: w.load.machines, API: w.options.api, Pools: len(w.pools), Clusters: w.load.clusters, APIServer: found, qps: w.options.manager.qps}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	if err := w.track(ctx, fail); err != nil {
@@ -152,7 +151,7 @@ func (w *setup) begun(ctx context.Context) error {
 	defer cancel()
 	ctx, stop := w.manager.alive(ctx)
 	defer stop()
-	if err := w.settled(ctx, none); err != nil {
+	if err := errors.Join(w.settled(ctx, none), w.api.ready(w, ctx)); err != nil {
 		return causeOf(ctx, err)
 	}
 	_, err := w.quiet(ctx, env.Work, env.Event)
@@ -176,10 +175,16 @@ func (w *setup) scaleUp() phase {
 }
 
 func (w *setup) rollingUpdate() phase {
-	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"class":{"name":%q}}}}}`, secondClass)
 	return phase{
 		do: func(ctx context.Context) error {
-			return w.change(ctx, func(pool) string { return patch }, all)
+			if err := w.patchAll(ctx, func(pool) string { return w.api.replacement }); err != nil {
+				return err
+			}
+			// Until the core of Cluster API has compared the Machines with the template, their status is still complete.
+			if err := w.tracker.await(ctx, func() bool { return w.tracker.gone() >= w.sum(all) }); err != nil {
+				return err
+			}
+			return w.settled(ctx, all)
 		},
 		bounds: func(p pool) bounds {
 			surge, unavailable := w.updateBounds(p)
@@ -212,19 +217,25 @@ func replicas(n int) string { return fmt.Sprintf(`{"spec":{"replicas":%d}}`, n) 
 
 // patch patches the deployment of a pool.
 func (w *setup) patch(ctx context.Context, p pool, patch string) error {
-	deployment := &v1alpha1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	deployment := w.api.deployment()
+	deployment.SetNamespace(p.Namespace)
+	deployment.SetName(p.Name)
 	return w.client.Patch(ctx, deployment, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
 // change patches all deployments and waits until they have their Machines.
 func (w *setup) change(ctx context.Context, patch func(pool) string, machines func(pool) int) error {
-	err := inParallel(ctx, len(w.pools), func(ctx context.Context, i int) error {
-		return w.patch(ctx, w.pools[i], patch(w.pools[i]))
-	})
-	if err != nil {
+	if err := w.patchAll(ctx, patch); err != nil {
 		return err
 	}
 	return w.settled(ctx, machines)
+}
+
+// patchAll patches all deployments.
+func (w *setup) patchAll(ctx context.Context, patch func(pool) string) error {
+	return inParallel(ctx, len(w.pools), func(ctx context.Context, i int) error {
+		return w.patch(ctx, w.pools[i], patch(w.pools[i]))
+	})
 }
 
 // settleInterval is the interval between two checks of the remaining objects, once the deployments report that they
@@ -279,7 +290,7 @@ func (w *setup) awaitStatus(ctx context.Context, machines func(pool) int) error 
 }
 
 func (w *setup) watchStatus(ctx context.Context, machines func(pool) int) (bool, error) {
-	deployments, err := w.client.Watch(ctx, &v1alpha1.MachineDeploymentList{})
+	deployments, err := w.client.Watch(ctx, w.api.deployments())
 	if err != nil {
 		return false, err
 	}
@@ -289,12 +300,12 @@ func (w *setup) watchStatus(ctx context.Context, machines func(pool) int) (bool,
 	}
 	done := map[client.ObjectKey]bool{}
 	_, err = watchtools.UntilWithoutRetry(ctx, deployments, func(event watch.Event) (bool, error) {
-		deployment, ok := event.Object.(*v1alpha1.MachineDeployment)
+		deployment, ok := event.Object.(client.Object)
 		if !ok {
 			return false, nil
 		}
 		key := client.ObjectKeyFromObject(deployment)
-		if n, waited := waiting[key]; waited && isDone(deployment, int32(n)) {
+		if n, waited := waiting[key]; waited && w.api.isDone(deployment, int32(n)) {
 			done[key] = true
 		} else {
 			delete(done, key)
@@ -307,11 +318,6 @@ func (w *setup) watchStatus(ctx context.Context, machines func(pool) int) (bool,
 	return err == nil, nil
 }
 
-func isDone(d *v1alpha1.MachineDeployment, machines int32) bool {
-	s := d.Status
-	return s.ObservedGeneration >= d.Generation && s.Replicas == machines && s.UpdatedReplicas == machines && s.AvailableReplicas == machines
-}
-
 // sample contains the values of all counters.
 type sample struct {
 	at                    time.Time
@@ -320,7 +326,7 @@ type sample struct {
 }
 
 func (w *setup) sample(ctx context.Context) (sample, error) {
-	totals, err := env.Scrape(ctx, w.server)
+	totals, err := w.totals(ctx)
 	if err != nil {
 		return sample{}, err
 	}
@@ -329,9 +335,17 @@ func (w *setup) sample(ctx context.Context) (sample, error) {
 		return sample{}, err
 	}
 	controlPlane, err := usageOf(func(s procfs.ProcStat) bool {
-		return s.PPID == os.Getpid() && (w.manager == nil || s.PGRP != w.manager.PID())
+		return s.PPID == os.Getpid() && s.Comm != coreProgram && (w.manager == nil || s.PGRP != w.manager.PID())
 	})
 	return sample{at: time.Now(), totals: totals, manager: manager, controlPlane: controlPlane}, err
+}
+
+// totals returns the numbers of requests of the manager and, if they are not counted separately, of all other clients.
+func (w *setup) totals(ctx context.Context) (env.Totals, error) {
+	if w.counted != nil {
+		return w.counted.counts(), nil
+	}
+	return env.Scrape(ctx, w.server)
 }
 
 // managerUsage returns the usage of the manager, which is zero if none is running.
@@ -342,8 +356,19 @@ func (w *setup) managerUsage() (usage, error) {
 	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.PID() })
 }
 
-// tail is the time for which requests and CPU time are counted after the work of a phase is complete.
-const tail = time.Second
+// tail waits after the work of a phase is complete, while requests and CPU time are still counted. With Cluster API, it
+// waits until the manager has observed the last changes of the core.
+func (w *setup) tail(ctx context.Context, p phase) error {
+	switch {
+	case p.name == idle:
+		return nil
+	case w.counted != nil:
+		_, err := w.quiet(ctx, env.Work)
+		return err
+	default:
+		return pause(ctx, time.Second)
+	}
+}
 
 // phase measures a phase. Its measured time stops when the work is complete. Then phase waits for the events, which
 // managers deliberately write slowly.
@@ -401,10 +426,8 @@ func (w *setup) measurePhase(ctx context.Context, p phase) (*phaseResult, error)
 		return nil, err
 	}
 	took := time.Since(began)
-	if p.name != idle {
-		if err := pause(ctx, tail); err != nil {
-			return nil, err
-		}
+	if err := w.tail(ctx, p); err != nil {
+		return nil, err
 	}
 	after, err := w.sample(ctx)
 	if err != nil {
@@ -443,7 +466,7 @@ func (w *setup) quiet(ctx context.Context, kinds ...env.Kind) (env.Totals, error
 	count, end := -1, time.Now().Add(quietLimit)
 	err := await(ctx, w.quietFor, func() (bool, error) {
 		var err error
-		if last, err = env.Scrape(ctx, w.server); err != nil {
+		if last, err = w.totals(ctx); err != nil {
 			return false, err
 		}
 		sum := last.Count(kinds...)

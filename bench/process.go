@@ -30,7 +30,7 @@ type process struct {
 // start starts the manager.
 func (w *setup) start() (err error) {
 	w.manager, err = startManager(w.options.manager, w.dir, strings.NewReplacer(
-		"{kubeconfig}", w.cp.Kubeconfig(), "{namespace}", namespace, "{sim}", w.simDirectory(), "{health-timeout}", w.load.healthTimeout.String(),
+		"{kubeconfig}", w.kubeconfig, "{target-kubeconfig}", w.cp.Kubeconfig(), "{namespace}", namespace, "{sim}", w.simDirectory(), "{health-timeout}", w.load.healthTimeout.String(),
 	))
 	return err
 }

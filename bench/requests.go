@@ -10,29 +10,28 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// ownRequests counts the requests that the benchmark itself makes, as the API server counts them, so that they can be
-// subtracted. It is safe for concurrent use.
-type ownRequests struct {
+// clientRequests counts the requests of a client as the API server counts them. It is safe for concurrent use.
+type clientRequests struct {
 	mu     sync.Mutex
 	totals env.Totals
 }
 
 // reset starts a new count.
-func (o *ownRequests) reset() {
+func (o *clientRequests) reset() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.totals = env.Totals{}
 }
 
 // counts returns the requests since the last reset.
-func (o *ownRequests) counts() env.Totals {
+func (o *clientRequests) counts() env.Totals {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.totals.Since(nil)
 }
 
 // wrap returns a transport that counts the requests to which the API server responded.
-func (o *ownRequests) wrap(next http.RoundTripper) http.RoundTripper {
+func (o *clientRequests) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(r)
 		if err == nil {
@@ -55,7 +54,7 @@ var methods = map[string]string{
 	"get": "GET", "list": "LIST", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETECOLLECTION",
 }
 
-func (o *ownRequests) add(r *http.Request, code int) {
+func (o *clientRequests) add(r *http.Request, code int) {
 	info, err := resolver.NewRequestInfo(r)
 	if err != nil || !info.IsResourceRequest || methods[info.Verb] == "" {
 		return

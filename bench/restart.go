@@ -36,16 +36,21 @@ func (w *setup) restart() phase {
 	}
 }
 
-// actsWithin scales the first pool up by one Machine, records when the manager has created it, and waits until the
+// actsWithin scales the first pool up by one Machine, records when the manager has carried that out, and waits until the
 // pool is complete.
 func (w *setup) actsWithin(ctx context.Context, began time.Time, machines func(pool) int) error {
 	first := w.pools[0]
 	if err := w.patch(ctx, first, replicas(machines(first))); err != nil {
 		return err
 	}
-	if err := w.tracker.await(ctx, func() bool { return w.tracker.census(first).existing == machines(first) }); err != nil {
+	if err := w.api.acted(w, ctx, machines(first)); err != nil {
 		return err
 	}
 	w.acted = time.Since(began)
 	return w.settled(ctx, machines)
+}
+
+// awaitCreation waits until the first pool has the given number of Machines, which the manager creates.
+func (w *setup) awaitCreation(ctx context.Context, machines int) error {
+	return w.tracker.await(ctx, func() bool { return w.tracker.census(w.pools[0]).existing == machines })
 }

@@ -28,6 +28,8 @@ import (
 // result is the result of a benchmark and the format of its JSON. Fields may be added but not removed.
 type result struct {
 	Machines int `json:"machines"`
+	// API is the name of the API of these Machines. Results of older versions, which measured only mcm, do not have it.
+	API string `json:"api"`
 	// Pools is the number of MachineDeployments with these Machines.
 	Pools int `json:"pools"`
 	// Clusters is the number of clusters that a fleet serves. It is 0 if a single manager is measured.
@@ -143,8 +145,9 @@ func (b budget) exceeded(p *phaseResult) bool {
 	return b.perMachine > 0 && p.RequestsPerMachine > b.perMachine || b.inAll > 0 && p.Requests > b.inAll
 }
 
-// budgets of requests do not depend on the hardware. Budgets of seconds are in docs/contributing/performance.md.
-var budgets = map[string]budget{
+// mcmBudgets are numbers of requests, which do not depend on the hardware. Budgets of seconds are in
+// docs/contributing/performance.md.
+var mcmBudgets = map[string]budget{
 	scaleUp:       {perMachine: 9.5},
 	rollingUpdate: {perMachine: 21},
 	idle:          {inAll: 5},
@@ -152,12 +155,15 @@ var budgets = map[string]budget{
 	restart:       {inAll: 50},
 }
 
+// budget returns the budget of a phase.
+func (r *result) budget(p *phaseResult) budget { return apis[r.API].budgets[p.Name] }
+
 // overBudget returns an error that lists the phases that exceeded their budgets.
 func (r *result) overBudget() error {
 	var over []error
 	for _, p := range r.Phases {
-		if budgets[p.Name].exceeded(p) {
-			over = append(over, fmt.Errorf("%s: %d requests (%.2f per Machine) exceed the budget of %s", p.Name, p.Requests, p.RequestsPerMachine, budgets[p.Name].text()))
+		if b := r.budget(p); b.exceeded(p) {
+			over = append(over, fmt.Errorf("%s: %d requests (%.2f per Machine) exceed the budget of %s", p.Name, p.Requests, p.RequestsPerMachine, b.text()))
 		}
 	}
 	return errors.Join(over...)
@@ -191,6 +197,9 @@ func (r *result) size() string {
 	if r.Clusters > 0 {
 		text += fmt.Sprintf(" of %d clusters", r.Clusters)
 	}
+	if r.API == capi {
+		text += " of Cluster API"
+	}
 	return text
 }
 
@@ -217,7 +226,7 @@ func (r *result) phaseTable(text *strings.Builder) {
 		if p.Name != idle {
 			atLimit = fmt.Sprintf("%.0f %%", 100*p.LimitSeconds/p.Seconds)
 		}
-		row(table, p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, strconv.Itoa(p.Requests), fmt.Sprintf("%.2f", p.RequestsPerMachine), budgets[p.Name].text(),
+		row(table, p.Name, fmt.Sprintf("%.1f", p.Seconds), atLimit, strconv.Itoa(p.Requests), fmt.Sprintf("%.2f", p.RequestsPerMachine), r.budget(p).text(),
 			strconv.Itoa(p.Writes), strconv.Itoa(p.Conflicts), strconv.Itoa(p.Events), fmt.Sprintf("%.1f s", p.CPU), fmt.Sprintf("%.1f s", p.ControlPlaneCPU), fmt.Sprintf("%.1f MB", p.MemoryMB))
 	}
 	table.Flush()

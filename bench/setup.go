@@ -36,8 +36,16 @@ type setup struct {
 	// client is a client without a cache.
 	client client.WithWatch
 	server rest.Interface
-	// own counts the requests that the benchmark itself makes during the measurement.
-	own ownRequests
+	// api is the measured API.
+	api api
+	// own counts the requests that the benchmark itself makes during the measurement, so that they can be subtracted from
+	// those in the API server's metrics. It stays empty if counted is used instead.
+	own clientRequests
+	// counted counts the requests of the manager, if that uses proxy. Otherwise, both are nil.
+	counted *clientRequests
+	proxy   *proxy
+	// kubeconfig is the path of the manager's kubeconfig.
+	kubeconfig string
 	// pools are all deployments.
 	pools []pool
 	// manager is nil unless it is running.
@@ -56,10 +64,13 @@ func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup,
 	if err != nil {
 		return nil, err
 	}
-	w := &setup{options: o, log: log, cp: cp, pools: o.load.allPools()}
+	w := &setup{options: o, log: log, cp: cp, api: apis[o.api], kubeconfig: cp.Kubeconfig(), pools: o.load.allPools()}
 	w.own.reset()
 	if err = w.connect(); err == nil {
-		err = w.declare(ctx)
+		err = w.api.declare(w, ctx)
+	}
+	if err == nil {
+		err = w.populate(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.end())
@@ -70,7 +81,9 @@ func newSetup(ctx context.Context, o options, log func(string, ...any)) (*setup,
 func (w *setup) connect() error {
 	access := w.cp.RESTConfig()
 	access.UserAgent = "millwright-bench"
-	access.Wrap(w.own.wrap)
+	if w.options.api == mcm {
+		access.Wrap(w.own.wrap)
+	}
 	var err error
 	if w.client, err = client.NewWithWatch(access, client.Options{Scheme: env.NewScheme()}); err != nil {
 		return err
@@ -91,6 +104,9 @@ func (w *setup) end() error {
 	if w.targets != nil {
 		err = errors.Join(err, w.targets.stop())
 	}
+	if w.proxy != nil {
+		err = errors.Join(err, w.proxy.stop())
+	}
 	return errors.Join(err, w.cp.Stop(context.Background()))
 }
 
@@ -100,7 +116,8 @@ const (
 	secondClass = "bench-2"
 )
 
-func (w *setup) declare(ctx context.Context) error {
+// declareMCM creates the deployments, their classes and, for a fleet, the target clusters.
+func (w *setup) declareMCM(ctx context.Context) error {
 	if w.load.clusters > 0 { // the leases of the fleet itself
 		if err := w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 			return err
@@ -116,10 +133,7 @@ func (w *setup) declare(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.declareTargets(ctx); err != nil {
-		return err
-	}
-	return w.populate(ctx)
+	return w.declareTargets(ctx)
 }
 
 // declareNamespace creates a namespace and its classes. A fleet serves it.

@@ -8,13 +8,12 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
-	"github.com/millwright-dev/millwright/internal/pool/counts"
 )
 
 // bounds limit the Machines of a pool at every moment of a phase.
@@ -45,6 +44,8 @@ func (b bounds) violation(c census) error {
 
 // tracker follows all Machines by watch. It sees each of their states in the order in which they were written.
 type tracker struct {
+	// stateOf returns the state of a Machine, and false for other objects.
+	stateOf func(client.Object) (machineState, bool)
 	// fail is called with the first violation.
 	fail func(error)
 	// changed has an element if a Machine changed since the last check of await.
@@ -68,19 +69,10 @@ type machineState struct {
 	leaving, available bool
 }
 
-func newTracker(fail func(error)) *tracker {
+func newTracker(stateOf func(client.Object) (machineState, bool), fail func(error)) *tracker {
 	return &tracker{
-		fail: fail, changed: make(chan struct{}, 1),
+		stateOf: stateOf, fail: fail, changed: make(chan struct{}, 1),
 		machines: map[client.ObjectKey]machineState{}, pools: map[client.ObjectKey]census{},
-	}
-}
-
-// stateOf returns the state of a Machine. Its pool is that of the label "name".
-func stateOf(machine *v1alpha1.Machine) machineState {
-	leaving := !counts.Active(machine)
-	return machineState{
-		pool: client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels["name"]}, node: machine.NodeName(),
-		leaving: leaving, available: !leaving && counts.Usable(machine),
 	}
 }
 
@@ -97,13 +89,18 @@ func (c *census) add(s machineState, n int) {
 
 // observe records an event of the watch.
 func (t *tracker) observe(event watch.Event) error {
-	machine, ok := event.Object.(*v1alpha1.Machine)
-	switch {
-	case event.Type == watch.Bookmark:
+	switch event.Type {
+	case watch.Bookmark:
 		return nil
-	case event.Type == watch.Error:
+	case watch.Error:
 		return fmt.Errorf("the watch of all Machines failed: %w", apierrors.FromObject(event.Object))
-	case !ok:
+	}
+	machine, ok := event.Object.(client.Object)
+	if !ok {
+		return fmt.Errorf("the watch of all Machines returned a %T", event.Object)
+	}
+	is, ok := t.stateOf(machine)
+	if !ok {
 		return fmt.Errorf("the watch of all Machines returned a %T", event.Object)
 	}
 	t.mu.Lock()
@@ -113,7 +110,6 @@ func (t *tracker) observe(event watch.Event) error {
 		t.count(was, -1)
 		delete(t.machines, key)
 	}
-	is := stateOf(machine)
 	if event.Type == watch.Deleted {
 		t.deleted++
 	} else {
@@ -224,28 +220,33 @@ func (t *tracker) run(ctx context.Context, events watch.Interface) {
 }
 
 // machineWatcher watches the Machines of all namespaces.
-type machineWatcher struct{ client client.WithWatch }
+type machineWatcher struct {
+	client client.WithWatch
+	// empty returns an empty list of Machines.
+	empty func() client.ObjectList
+}
 
 // WatchWithContext implements cache.WatcherWithContext.
 func (w machineWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	return w.client.Watch(ctx, &v1alpha1.MachineList{}, &client.ListOptions{Raw: &options})
+	return w.client.Watch(ctx, w.empty(), &client.ListOptions{Raw: &options})
 }
 
 // track follows all Machines from now on. A violation cancels ctx by means of fail.
 func (w *setup) track(ctx context.Context, fail func(error)) error {
-	list := &v1alpha1.MachineList{}
+	list := w.api.machines()
 	if err := w.client.List(ctx, list); err != nil {
 		return fmt.Errorf("cannot list all Machines: %w", err)
 	}
-	events, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, machineWatcher{w.client})
+	events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), machineWatcher{w.client, w.api.machines})
 	if err != nil {
 		return fmt.Errorf("cannot watch all Machines: %w", err)
 	}
-	w.tracker = newTracker(fail)
-	for i := range list.Items {
-		if err := w.tracker.observe(watch.Event{Type: watch.Added, Object: &list.Items[i]}); err != nil {
-			return err
-		}
+	w.tracker = newTracker(w.api.stateOf, fail)
+	err = meta.EachListItem(list, func(machine runtime.Object) error {
+		return w.tracker.observe(watch.Event{Type: watch.Added, Object: machine})
+	})
+	if err != nil {
+		return err
 	}
 	go w.tracker.run(ctx, events)
 	return nil

@@ -61,7 +61,7 @@ func TestTracker_ReportsViolations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var failure error
 			ctx, cancel := context.WithCancel(t.Context())
-			tr := newTracker(func(err error) { failure = err; cancel() })
+			tr := newTracker(mcmAPI.stateOf, func(err error) { failure = err; cancel() })
 			for _, name := range []string{"a", "b"} {
 				if err := tr.observe(running(name)); err != nil {
 					t.Fatal(err)
@@ -100,7 +100,7 @@ func cancelUnlessFailed(want string, cancel func()) {
 }
 
 func TestTracker_CountsMachines(t *testing.T) {
-	tr := newTracker(nil)
+	tr := newTracker(mcmAPI.stateOf, nil)
 	for _, e := range []watch.Event{
 		event(watch.Added, "a", v1alpha1.MachinePending, false), event(watch.Added, "b", v1alpha1.MachineRunning, false),
 		event(watch.Added, "c", v1alpha1.MachineRunning, false), event(watch.Modified, "c", v1alpha1.MachineRunning, true),
@@ -219,9 +219,9 @@ func TestBounds_OfPhases(t *testing.T) {
 	}
 }
 
-// TestOwnRequests_AreCountedLikeAPIServer: the benchmark can subtract its own requests from the API server's metrics.
-func TestOwnRequests_AreCountedLikeAPIServer(t *testing.T) {
-	var own ownRequests
+// TestClientRequests_AreCountedLikeAPIServer: the benchmark can subtract its own requests from the API server's metrics.
+func TestClientRequests_AreCountedLikeAPIServer(t *testing.T) {
+	var own clientRequests
 	own.reset()
 	transport := own.wrap(roundTripper(func(r *http.Request) (*http.Response, error) {
 		code := http.StatusOK
