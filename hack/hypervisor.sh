@@ -34,6 +34,9 @@ files=(
 	usr/share/qemu/linuxboot_dma.bin
 	usr/share/qemu/multiboot_dma.bin
 	usr/share/qemu/pvh.bin
+	# Firmware of the graphics card, and the keyboard layout of the VNC server.
+	usr/share/seabios/vgabios-stdvga.bin
+	usr/share/qemu/keymaps/en-us
 	# The licenses that the copyright files of the packages refer to.
 	usr/share/common-licenses/{Apache-2.0,Artistic,BSD,GFDL-1.2,GFDL-1.3,GPL-1,GPL-2,GPL-3,LGPL-2,LGPL-2.1,LGPL-3,MPL-1.1,MPL-2.0}
 )

@@ -111,6 +111,8 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"image":          {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
 		"firmware":       {object{"firmware": "UEFI"}, codes.AlreadyExists},
 		"same firmware":  {object{"firmware": "BIOS"}, codes.OK},
+		"display":        {object{"display": "VNC"}, codes.AlreadyExists},
+		"same display":   {object{"display": "None"}, codes.OK},
 		"kernel":         {object{"kernelBoot": object{"kernel": object{"url": "https://example.com/k"}}}, codes.AlreadyExists},
 		"address":        {object{"addresses": []string{"10.77.1.1"}}, codes.AlreadyExists},
 		"pool":           {object{"addressesFromPools": []object{{"apiGroup": "ipam.cluster.x-k8s.io", "kind": "InClusterIPPool", "name": "a"}}}, codes.AlreadyExists},

@@ -35,6 +35,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 		Spec: vmv1alpha1.VirtualMachineSpec{
 			InitialImage:        s.Image,
 			Firmware:            s.Firmware,
+			Display:             s.Display,
 			KernelBoot:          s.KernelBoot,
 			HypervisorImage:     s.HypervisorImage,
 			CPUs:                int32(*s.CPUs),
@@ -148,6 +149,7 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 		{"dataDisks", want.Spec.DataDisks, vm.Spec.DataDisks},
 		{"image", want.Spec.InitialImage, vm.Spec.InitialImage},
 		{"firmware", cmp.Or(want.Spec.Firmware, vmv1alpha1.FirmwareBIOS), cmp.Or(vm.Spec.Firmware, vmv1alpha1.FirmwareBIOS)},
+		{"display", cmp.Or(want.Spec.Display, vmv1alpha1.DisplayNone), cmp.Or(vm.Spec.Display, vmv1alpha1.DisplayNone)},
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
 		{poolsField, want.Spec.AddressesFromPools, vm.Spec.AddressesFromPools},

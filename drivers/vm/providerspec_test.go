@@ -41,7 +41,7 @@ func checkChoices(t *testing.T, schema apiextensionsv1.JSONSchemaProps) {
 		names = append(names, size.name)
 	}
 	for name, values := range map[string][]string{
-		"size": names, "firmware": {"BIOS", "UEFI"}, "migrateStrategy": {"Live", "Cold"},
+		"size": names, "firmware": {"BIOS", "UEFI"}, "display": {"None", "VNC"}, "migrateStrategy": {"Live", "Cold"},
 		leaseModeField: texts(leaseModes), diskAccessField: texts(diskAccesses), volumeModeField: texts(volumeModes),
 		accessModesField + "[]": texts(accessModes), antiAffinityField + ".mode": texts(antiAffinityModes),
 	} {

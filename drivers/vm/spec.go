@@ -38,6 +38,7 @@ type providerSpec struct {
 	Image            *vmv1alpha1.InitialImage   `json:"image,omitempty"`
 	Firmware         vmv1alpha1.Firmware        `json:"firmware,omitempty"`
 	KernelBoot       *vmv1alpha1.KernelBoot     `json:"kernelBoot,omitempty"`
+	Display          vmv1alpha1.Display         `json:"display,omitempty"`
 	FailureDomain    string                     `json:"failureDomain,omitempty"`
 	Addresses        []string                   `json:"addresses,omitempty"`
 	MigrateStrategy  vmv1alpha1.MigrateStrategy `json:"migrateStrategy,omitempty"`
@@ -180,7 +181,7 @@ func describe(errs []error) string {
 
 func (s *providerSpec) validate() field.ErrorList {
 	errs := slices.Concat(s.validatePool(), s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(),
-		s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
+		s.validateDisplay(), s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}
@@ -369,6 +370,14 @@ func (s *providerSpec) validateFirmware() field.ErrorList {
 		return field.ErrorList{field.NotSupported(path, s.Firmware, known[1:])}
 	case s.Firmware == vmv1alpha1.FirmwareUEFI && s.KernelBoot != nil:
 		return field.ErrorList{field.Invalid(path, s.Firmware, "cannot be combined with kernelBoot, which boots without firmware")}
+	}
+	return nil
+}
+
+func (s *providerSpec) validateDisplay() field.ErrorList {
+	known := []vmv1alpha1.Display{"", vmv1alpha1.DisplayNone, vmv1alpha1.DisplayVNC}
+	if !slices.Contains(known, s.Display) {
+		return field.ErrorList{field.NotSupported(specPath.Child("display"), s.Display, known[1:])}
 	}
 	return nil
 }

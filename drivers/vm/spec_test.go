@@ -137,6 +137,7 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			`providerSpec.kernelBoot.commandLine: Invalid value: "a\nb": must be one line, without control characters`,
 			`providerSpec: unknown field "kernelBoot.cmdline"`}},
 		"firmware": {object{"firmware": "uefi"}, codes.InvalidArgument, []string{`providerSpec.firmware: Unsupported value: "uefi": supported values: "BIOS", "UEFI"`}},
+		"display":  {object{"display": "vnc"}, codes.InvalidArgument, []string{`providerSpec.display: Unsupported value: "vnc": supported values: "None", "VNC"`}},
 		"firmware and kernel": {object{"firmware": "UEFI", "kernelBoot": object{"kernel": file("file:///k")}}, codes.InvalidArgument, []string{
 			`providerSpec.firmware: Invalid value: "UEFI": cannot be combined with kernelBoot, which boots without firmware`}},
 		"command line": {object{"kernelBoot": object{"kernel": file("file:///k"), "commandLine": strings.Repeat("x", 2048)}}, codes.InvalidArgument, []string{"providerSpec.kernelBoot.commandLine: Too long: may not be more than 2047 bytes"}},

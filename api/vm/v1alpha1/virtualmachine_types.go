@@ -55,6 +55,7 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.diskAccess) || self.diskAccess != 'Served' || (!has(self.volumeClaimTemplate) || !has(self.volumeClaimTemplate.spec.volumeMode) || self.volumeClaimTemplate.spec.volumeMode != 'Block') && (!has(self.dataDisks) || self.dataDisks.all(disk, !has(disk.volumeClaimTemplate.spec.volumeMode) || disk.volumeClaimTemplate.spec.volumeMode != 'Block'))",message="diskAccess Served needs disks of volumeMode Filesystem"
 // +kubebuilder:validation:XValidation:rule="(has(self.firmware) && self.firmware == 'UEFI') == (has(oldSelf.firmware) && oldSelf.firmware == 'UEFI')",message="firmware cannot be changed",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="!has(self.firmware) || self.firmware != 'UEFI' || !has(self.kernelBoot)",message="firmware UEFI cannot be combined with kernelBoot, which boots without firmware",fieldPath=".firmware"
+// +kubebuilder:validation:XValidation:rule="(has(self.display) && self.display == 'VNC') == (has(oldSelf.display) && oldSelf.display == 'VNC')",message="display cannot be changed",fieldPath=".display"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.ports)",message="readinessProbe needs ports"
 // +kubebuilder:validation:XValidation:rule="!has(self.addressesFromPools) || size(self.addressesFromPools) == 0 || !has(self.vmIPs) || size(self.vmIPs) == 0",message="addressesFromPools cannot be combined with vmIPs",fieldPath=".addressesFromPools"
 type VirtualMachineSpec struct {
@@ -201,6 +202,11 @@ type VirtualMachineSpec struct {
 	// disk.
 	// +optional
 	KernelBoot *KernelBoot `json:"kernelBoot,omitempty"`
+	// Display determines whether the guest has a graphics card, a keyboard and a pointing device: "VNC" adds them, for
+	// VNC viewers and screenshots; with "None", the guest has only the serial console. Defaults to None. It cannot be
+	// changed.
+	// +optional
+	Display Display `json:"display,omitempty"`
 }
 
 // AntiAffinity keeps the VMs of a group in a namespace on different hosts.
@@ -309,6 +315,18 @@ const (
 	FirmwareBIOS Firmware = "BIOS"
 	// FirmwareUEFI starts the default boot program on the EFI system partition of the disk.
 	FirmwareUEFI Firmware = "UEFI"
+)
+
+// Display determines whether a guest has a display.
+//
+// +kubebuilder:validation:Enum=None;VNC
+type Display string
+
+const (
+	// DisplayNone means that the guest has only the serial console. It is the default.
+	DisplayNone Display = "None"
+	// DisplayVNC means that the guest has a display for VNC viewers.
+	DisplayVNC Display = "VNC"
 )
 
 const (

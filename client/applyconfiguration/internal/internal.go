@@ -2176,6 +2176,9 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: diskAccess
             type:
               scalar: string
+          - name: display
+            type:
+              scalar: string
           - name: failureDomain
             type:
               scalar: string

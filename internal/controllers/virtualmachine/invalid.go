@@ -32,9 +32,9 @@ func invalid(vm *v1alpha1.VirtualMachine, s podspec.Settings) *cause {
 	case podspec.InvalidPlacement(spec) != "":
 		return causef(reasonInvalid, "%s", podspec.InvalidPlacement(spec))
 	case podspec.GuestMemory(spec, s) <= 0:
-		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than the %s that the hypervisor itself needs", resource.NewQuantity(s.Overhead(), resource.BinarySI))
+		return causef(reasonInvalid, "spec.resources.limits.memory: must be more than the %s that the hypervisor itself needs", resource.NewQuantity(s.Overhead(spec), resource.BinarySI))
 	case fillsLimit(spec):
-		return causef(reasonInvalid, "spec.memory: must be less than spec.resources.limits.memory; leave %s for the hypervisor itself", resource.NewQuantity(s.Overhead(), resource.BinarySI))
+		return causef(reasonInvalid, "spec.memory: must be less than spec.resources.limits.memory; leave %s for the hypervisor itself", resource.NewQuantity(s.Overhead(spec), resource.BinarySI))
 	}
 	return nil
 }

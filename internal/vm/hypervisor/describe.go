@@ -62,6 +62,7 @@ func describeGuest(config Config) (qemu.Config, error) {
 			{Name: "opt/" + metadataKey, Path: metadata},
 			{Name: metadataKey, Path: metadata},
 		},
+		Display: spec.GetDisplay() == vmpb.VMSpec_DISPLAY_VNC,
 		Sockets: config.Paths.Run,
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -408,6 +409,12 @@ func (m *fakeMachine) Console() *console.Console { return m.console }
 func (m *fakeMachine) DialGuest(context.Context, uint16) (dialer.Conn, error) {
 	return nil, qemu.ErrNoNetwork
 }
+
+// DialDisplay implements hypervisor.Machine. The guest has no display.
+func (m *fakeMachine) DialDisplay(context.Context) (net.Conn, error) { return nil, qemu.ErrNoDisplay }
+
+// Screenshot implements hypervisor.Machine. The guest has no display.
+func (m *fakeMachine) Screenshot(context.Context, io.Writer) error { return qemu.ErrNoDisplay }
 
 // Done implements hypervisor.Machine.
 func (m *fakeMachine) Done() <-chan struct{} { return m.done }

@@ -189,6 +189,8 @@ type testCluster struct {
 	// firmware boots the guest. uefi is the path of the UEFI firmware of later members.
 	firmware vmpb.VMSpec_Firmware
 	uefi     string
+	// display reports whether the VM has a display.
+	display bool
 	// shared reports whether all members use the disks of the first one.
 	shared bool
 	first  *member
@@ -362,6 +364,9 @@ func (h *testCluster) start(pod string, mode vmpb.VMSpec_StartMode, prepare func
 	spec.Resources, spec.RootDiskBytes = &vmpb.Resources{MemoryBytes: h.memory}, h.size
 	spec.Grace, spec.DataDisks, spec.RootDiskShared = durationpb.New(h.grace), h.data, h.shared
 	spec.DisksServed, spec.Firmware = h.fences != nil, h.firmware
+	if h.display {
+		spec.Display = vmpb.VMSpec_DISPLAY_VNC
+	}
 	if h.image != "" {
 		spec.InitialImage = &vmpb.InitialImage{Url: h.image}
 	}

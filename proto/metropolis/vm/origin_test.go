@@ -40,6 +40,11 @@ var additions = map[string]string{
 
 	"VMSpec.shutdown_time": "23 optional google.protobuf.Duration, JSON shutdownTime",
 
+	"VMSpec.display":              "24 optional metropolis.proto.vm.VMSpec.Display, JSON display",
+	"VMSpec.Display":              "enum",
+	"VMSpec.Display.DISPLAY_NONE": "0",
+	"VMSpec.Display.DISPLAY_VNC":  "1",
+
 	"DataDisk":               "message",
 	"DataDisk.name":          "1 optional string, JSON name",
 	"DataDisk.path":          "2 optional string, JSON path",
@@ -158,6 +163,14 @@ var additions = map[string]string{
 	"ForwardIO":             "message",
 	"ForwardIO.port":        "1 optional uint32, JSON port",
 	"ForwardIO.data":        "2 optional bytes, JSON data",
+
+	"OOBManagement.Display":    "metropolis.proto.vm.DisplayIO (stream true) to metropolis.proto.vm.DisplayIO (stream true)",
+	"DisplayIO":                "message",
+	"DisplayIO.data":           "1 optional bytes, JSON data",
+	"OOBManagement.Screenshot": "metropolis.proto.vm.ScreenshotRequest (stream false) to metropolis.proto.vm.ScreenshotPart (stream true)",
+	"ScreenshotRequest":        "message",
+	"ScreenshotPart":           "message",
+	"ScreenshotPart.data":      "1 optional bytes, JSON data",
 
 	"MigrationProtocol.qemu_nbd": "2 optional metropolis.proto.vm.MigrationProtocol.QemuNBD, JSON qemuNbd, of kind",
 	"MigrationProtocol.QemuNBD":  "message",

@@ -214,6 +214,56 @@ func (VMSpec_Firmware) EnumDescriptor() ([]byte, []int) {
 	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{0, 1}
 }
 
+// Display is how users see the screen of a VM.
+type VMSpec_Display int32
+
+const (
+	// The VM has no display, only the serial console.
+	VMSpec_DISPLAY_NONE VMSpec_Display = 0
+	// The VM has a graphics card, a keyboard and a pointing device. OOBManagement.Display and OOBManagement.Screenshot
+	// reach them.
+	VMSpec_DISPLAY_VNC VMSpec_Display = 1
+)
+
+// Enum value maps for VMSpec_Display.
+var (
+	VMSpec_Display_name = map[int32]string{
+		0: "DISPLAY_NONE",
+		1: "DISPLAY_VNC",
+	}
+	VMSpec_Display_value = map[string]int32{
+		"DISPLAY_NONE": 0,
+		"DISPLAY_VNC":  1,
+	}
+)
+
+func (x VMSpec_Display) Enum() *VMSpec_Display {
+	p := new(VMSpec_Display)
+	*p = x
+	return p
+}
+
+func (x VMSpec_Display) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VMSpec_Display) Descriptor() protoreflect.EnumDescriptor {
+	return file_metropolis_vm_vm_proto_enumTypes[3].Descriptor()
+}
+
+func (VMSpec_Display) Type() protoreflect.EnumType {
+	return &file_metropolis_vm_vm_proto_enumTypes[3]
+}
+
+func (x VMSpec_Display) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VMSpec_Display.Descriptor instead.
+func (VMSpec_Display) EnumDescriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{0, 2}
+}
+
 // Format is an encoding of the content of a disk.
 type InitialImage_Format int32
 
@@ -253,11 +303,11 @@ func (x InitialImage_Format) String() string {
 }
 
 func (InitialImage_Format) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[3].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[4].Descriptor()
 }
 
 func (InitialImage_Format) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[3]
+	return &file_metropolis_vm_vm_proto_enumTypes[4]
 }
 
 func (x InitialImage_Format) Number() protoreflect.EnumNumber {
@@ -307,11 +357,11 @@ func (x RunLeaseUpdate_Status) String() string {
 }
 
 func (RunLeaseUpdate_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[4].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[5].Descriptor()
 }
 
 func (RunLeaseUpdate_Status) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[4]
+	return &file_metropolis_vm_vm_proto_enumTypes[5]
 }
 
 func (x RunLeaseUpdate_Status) Number() protoreflect.EnumNumber {
@@ -360,11 +410,11 @@ func (x EnsureMigrationTargetResponse_Action) String() string {
 }
 
 func (EnsureMigrationTargetResponse_Action) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[5].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
 }
 
 func (EnsureMigrationTargetResponse_Action) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[5]
+	return &file_metropolis_vm_vm_proto_enumTypes[6]
 }
 
 func (x EnsureMigrationTargetResponse_Action) Number() protoreflect.EnumNumber {
@@ -410,11 +460,11 @@ func (x MigrationLimits_TimeoutPolicy) String() string {
 }
 
 func (MigrationLimits_TimeoutPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[6].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
 }
 
 func (MigrationLimits_TimeoutPolicy) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[6]
+	return &file_metropolis_vm_vm_proto_enumTypes[7]
 }
 
 func (x MigrationLimits_TimeoutPolicy) Number() protoreflect.EnumNumber {
@@ -481,11 +531,11 @@ func (x ReportStateRequest_State) String() string {
 }
 
 func (ReportStateRequest_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[7].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[8].Descriptor()
 }
 
 func (ReportStateRequest_State) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[7]
+	return &file_metropolis_vm_vm_proto_enumTypes[8]
 }
 
 func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
@@ -543,11 +593,11 @@ func (x ReportStateRequest_Cause) String() string {
 }
 
 func (ReportStateRequest_Cause) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[8].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[9].Descriptor()
 }
 
 func (ReportStateRequest_Cause) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[8]
+	return &file_metropolis_vm_vm_proto_enumTypes[9]
 }
 
 func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
@@ -605,11 +655,11 @@ func (x ReportStateRequest_Migration_Phase) String() string {
 }
 
 func (ReportStateRequest_Migration_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[9].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[10].Descriptor()
 }
 
 func (ReportStateRequest_Migration_Phase) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[9]
+	return &file_metropolis_vm_vm_proto_enumTypes[10]
 }
 
 func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
@@ -659,11 +709,11 @@ func (x ReportStateRequest_Migration_Convergence) String() string {
 }
 
 func (ReportStateRequest_Migration_Convergence) Descriptor() protoreflect.EnumDescriptor {
-	return file_metropolis_vm_vm_proto_enumTypes[10].Descriptor()
+	return file_metropolis_vm_vm_proto_enumTypes[11].Descriptor()
 }
 
 func (ReportStateRequest_Migration_Convergence) Type() protoreflect.EnumType {
-	return &file_metropolis_vm_vm_proto_enumTypes[10]
+	return &file_metropolis_vm_vm_proto_enumTypes[11]
 }
 
 func (x ReportStateRequest_Migration_Convergence) Number() protoreflect.EnumNumber {
@@ -757,7 +807,9 @@ type VMSpec struct {
 	Firmware VMSpec_Firmware `protobuf:"varint,22,opt,name=firmware,proto3,enum=metropolis.proto.vm.VMSpec_Firmware" json:"firmware,omitempty"`
 	// Addition. How long the guest may take to shut down before it is terminated, 1 s to 1 h. Any other duration is
 	// rejected. This time is part of grace. If absent, it is 20 s.
-	ShutdownTime  *durationpb.Duration `protobuf:"bytes,23,opt,name=shutdown_time,json=shutdownTime,proto3" json:"shutdown_time,omitempty"`
+	ShutdownTime *durationpb.Duration `protobuf:"bytes,23,opt,name=shutdown_time,json=shutdownTime,proto3" json:"shutdown_time,omitempty"`
+	// Addition. The display of the VM. If absent, DISPLAY_NONE is used. Unknown numbers are rejected.
+	Display       VMSpec_Display `protobuf:"varint,24,opt,name=display,proto3,enum=metropolis.proto.vm.VMSpec_Display" json:"display,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -951,6 +1003,13 @@ func (x *VMSpec) GetShutdownTime() *durationpb.Duration {
 		return x.ShutdownTime
 	}
 	return nil
+}
+
+func (x *VMSpec) GetDisplay() VMSpec_Display {
+	if x != nil {
+		return x.Display
+	}
+	return VMSpec_DISPLAY_NONE
 }
 
 // DataDisk is a disk in addition to the root disk. Addition.
@@ -2568,6 +2627,135 @@ func (x *ForwardIO) GetData() []byte {
 	return nil
 }
 
+// DisplayIO is a part of the traffic of a viewer. Addition.
+type DisplayIO struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of the RFB protocol. An empty value has no effect.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisplayIO) Reset() {
+	*x = DisplayIO{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisplayIO) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisplayIO) ProtoMessage() {}
+
+func (x *DisplayIO) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisplayIO.ProtoReflect.Descriptor instead.
+func (*DisplayIO) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *DisplayIO) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// ScreenshotRequest is a request for a screenshot. Addition.
+type ScreenshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScreenshotRequest) Reset() {
+	*x = ScreenshotRequest{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScreenshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScreenshotRequest) ProtoMessage() {}
+
+func (x *ScreenshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScreenshotRequest.ProtoReflect.Descriptor instead.
+func (*ScreenshotRequest) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
+}
+
+// ScreenshotPart is a part of a screenshot. Addition.
+type ScreenshotPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next bytes of the image.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScreenshotPart) Reset() {
+	*x = ScreenshotPart{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScreenshotPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScreenshotPart) ProtoMessage() {}
+
+func (x *ScreenshotPart) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScreenshotPart.ProtoReflect.Descriptor instead.
+func (*ScreenshotPart) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ScreenshotPart) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 // MigrationProtocol is a method for copying a VM. The source sets the fields named constraint_*, and leaves those
 // named negotiated_* empty. The target sets the latter. It returns known constraints unchanged and drops unknown
 // fields. If any constraint is missing in the response, the source does not use this protocol.
@@ -2586,7 +2774,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +2786,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +2799,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2670,7 +2858,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2870,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2883,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2723,7 +2911,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2923,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2936,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{28}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2785,7 +2973,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2985,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +3070,7 @@ type ReportStateRequest_Guest struct {
 
 func (x *ReportStateRequest_Guest) Reset() {
 	*x = ReportStateRequest_Guest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3082,7 @@ func (x *ReportStateRequest_Guest) String() string {
 func (*ReportStateRequest_Guest) ProtoMessage() {}
 
 func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3127,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3139,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3152,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -3022,7 +3210,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3222,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3235,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -3124,7 +3312,8 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xe8\t\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xd5\n" +
+	"\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -3152,7 +3341,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"data_disks\x18\x14 \x03(\v2\x1d.metropolis.proto.vm.DataDiskR\tdataDisks\x12!\n" +
 	"\fdisks_served\x18\x15 \x01(\bR\vdisksServed\x12@\n" +
 	"\bfirmware\x18\x16 \x01(\x0e2$.metropolis.proto.vm.VMSpec.FirmwareR\bfirmware\x12>\n" +
-	"\rshutdown_time\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fshutdownTime\"X\n" +
+	"\rshutdown_time\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fshutdownTime\x12=\n" +
+	"\adisplay\x18\x18 \x01(\x0e2#.metropolis.proto.vm.VMSpec.DisplayR\adisplay\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -3162,7 +3352,10 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x15SM_INCOMING_MIGRATION\x10\x03\"0\n" +
 	"\bFirmware\x12\x11\n" +
 	"\rFIRMWARE_BIOS\x10\x00\x12\x11\n" +
-	"\rFIRMWARE_UEFI\x10\x01\"\xa8\x01\n" +
+	"\rFIRMWARE_UEFI\x10\x01\",\n" +
+	"\aDisplay\x12\x10\n" +
+	"\fDISPLAY_NONE\x10\x00\x12\x0f\n" +
+	"\vDISPLAY_VNC\x10\x01\"\xa8\x01\n" +
 	"\bDataDisk\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
@@ -3324,7 +3517,12 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"3\n" +
 	"\tForwardIO\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xec\x06\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x1f\n" +
+	"\tDisplayIO\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x13\n" +
+	"\x11ScreenshotRequest\"$\n" +
+	"\x0eScreenshotPart\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\xec\x06\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
@@ -3359,11 +3557,14 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x15EnsureMigrationTarget\x121.metropolis.proto.vm.EnsureMigrationTargetRequest\x1a2.metropolis.proto.vm.EnsureMigrationTargetResponse\x12x\n" +
 	"\x13MigrationSwitchover\x12/.metropolis.proto.vm.MigrationSwitchoverRequest\x1a0.metropolis.proto.vm.MigrationSwitchoverResponse\x12W\n" +
 	"\bRunLease\x12$.metropolis.proto.vm.RunLeaseRequest\x1a#.metropolis.proto.vm.RunLeaseUpdate0\x01\x12`\n" +
-	"\vReportState\x12'.metropolis.proto.vm.ReportStateRequest\x1a(.metropolis.proto.vm.ReportStateResponse2\xfd\x01\n" +
+	"\vReportState\x12'.metropolis.proto.vm.ReportStateRequest\x1a(.metropolis.proto.vm.ReportStateResponse2\xa9\x03\n" +
 	"\rOOBManagement\x12N\n" +
 	"\x05Reset\x12!.metropolis.proto.vm.ResetRequest\x1a\".metropolis.proto.vm.ResetResponse\x12M\n" +
 	"\aConsole\x12\x1e.metropolis.proto.vm.ConsoleIO\x1a\x1e.metropolis.proto.vm.ConsoleIO(\x010\x01\x12M\n" +
-	"\aForward\x12\x1e.metropolis.proto.vm.ForwardIO\x1a\x1e.metropolis.proto.vm.ForwardIO(\x010\x012w\n" +
+	"\aForward\x12\x1e.metropolis.proto.vm.ForwardIO\x1a\x1e.metropolis.proto.vm.ForwardIO(\x010\x01\x12M\n" +
+	"\aDisplay\x12\x1e.metropolis.proto.vm.DisplayIO\x1a\x1e.metropolis.proto.vm.DisplayIO(\x010\x01\x12[\n" +
+	"\n" +
+	"Screenshot\x12&.metropolis.proto.vm.ScreenshotRequest\x1a#.metropolis.proto.vm.ScreenshotPart0\x012w\n" +
 	"\n" +
 	"Hypervisor\x12i\n" +
 	"\x0eStartMigration\x12*.metropolis.proto.vm.StartMigrationRequest\x1a+.metropolis.proto.vm.StartMigrationResponseB?Z=github.com/millwright-dev/millwright/proto/metropolis/vm;vmpbb\x06proto3"
@@ -3380,125 +3581,134 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 	return file_metropolis_vm_vm_proto_rawDescData
 }
 
-var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                                // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                         // 1: metropolis.proto.vm.VMSpec.StartMode
 	(VMSpec_Firmware)(0),                          // 2: metropolis.proto.vm.VMSpec.Firmware
-	(InitialImage_Format)(0),                      // 3: metropolis.proto.vm.InitialImage.Format
-	(RunLeaseUpdate_Status)(0),                    // 4: metropolis.proto.vm.RunLeaseUpdate.Status
-	(EnsureMigrationTargetResponse_Action)(0),     // 5: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	(MigrationLimits_TimeoutPolicy)(0),            // 6: metropolis.proto.vm.MigrationLimits.TimeoutPolicy
-	(ReportStateRequest_State)(0),                 // 7: metropolis.proto.vm.ReportStateRequest.State
-	(ReportStateRequest_Cause)(0),                 // 8: metropolis.proto.vm.ReportStateRequest.Cause
-	(ReportStateRequest_Migration_Phase)(0),       // 9: metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	(ReportStateRequest_Migration_Convergence)(0), // 10: metropolis.proto.vm.ReportStateRequest.Migration.Convergence
-	(*VMSpec)(nil),                                // 11: metropolis.proto.vm.VMSpec
-	(*DataDisk)(nil),                              // 12: metropolis.proto.vm.DataDisk
-	(*DiskSize)(nil),                              // 13: metropolis.proto.vm.DiskSize
-	(*InitialImage)(nil),                          // 14: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                             // 15: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                            // 16: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                              // 17: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                              // 18: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                            // 19: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                            // 20: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                         // 21: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                          // 22: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                       // 23: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                        // 24: metropolis.proto.vm.RunLeaseUpdate
-	(*DiskServer)(nil),                            // 25: metropolis.proto.vm.DiskServer
-	(*MigrationSwitchoverRequest)(nil),            // 26: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),           // 27: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),          // 28: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),         // 29: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*MigrationLimits)(nil),                       // 30: metropolis.proto.vm.MigrationLimits
-	(*ReportStateRequest)(nil),                    // 31: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),                   // 32: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                          // 33: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                         // 34: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                             // 35: metropolis.proto.vm.ConsoleIO
-	(*ForwardIO)(nil),                             // 36: metropolis.proto.vm.ForwardIO
-	(*MigrationProtocol)(nil),                     // 37: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),                 // 38: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),                // 39: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),          // 40: metropolis.proto.vm.ReportStateRequest.Migration
-	(*ReportStateRequest_Guest)(nil),              // 41: metropolis.proto.vm.ReportStateRequest.Guest
-	(*MigrationProtocol_Qemu)(nil),                // 42: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),             // 43: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),                   // 44: google.protobuf.Duration
+	(VMSpec_Display)(0),                           // 3: metropolis.proto.vm.VMSpec.Display
+	(InitialImage_Format)(0),                      // 4: metropolis.proto.vm.InitialImage.Format
+	(RunLeaseUpdate_Status)(0),                    // 5: metropolis.proto.vm.RunLeaseUpdate.Status
+	(EnsureMigrationTargetResponse_Action)(0),     // 6: metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	(MigrationLimits_TimeoutPolicy)(0),            // 7: metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	(ReportStateRequest_State)(0),                 // 8: metropolis.proto.vm.ReportStateRequest.State
+	(ReportStateRequest_Cause)(0),                 // 9: metropolis.proto.vm.ReportStateRequest.Cause
+	(ReportStateRequest_Migration_Phase)(0),       // 10: metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	(ReportStateRequest_Migration_Convergence)(0), // 11: metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	(*VMSpec)(nil),                                // 12: metropolis.proto.vm.VMSpec
+	(*DataDisk)(nil),                              // 13: metropolis.proto.vm.DataDisk
+	(*DiskSize)(nil),                              // 14: metropolis.proto.vm.DiskSize
+	(*InitialImage)(nil),                          // 15: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                             // 16: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                            // 17: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                              // 18: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                              // 19: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                            // 20: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                            // 21: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                         // 22: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                          // 23: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                       // 24: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                        // 25: metropolis.proto.vm.RunLeaseUpdate
+	(*DiskServer)(nil),                            // 26: metropolis.proto.vm.DiskServer
+	(*MigrationSwitchoverRequest)(nil),            // 27: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),           // 28: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),          // 29: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),         // 30: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*MigrationLimits)(nil),                       // 31: metropolis.proto.vm.MigrationLimits
+	(*ReportStateRequest)(nil),                    // 32: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),                   // 33: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                          // 34: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                         // 35: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                             // 36: metropolis.proto.vm.ConsoleIO
+	(*ForwardIO)(nil),                             // 37: metropolis.proto.vm.ForwardIO
+	(*DisplayIO)(nil),                             // 38: metropolis.proto.vm.DisplayIO
+	(*ScreenshotRequest)(nil),                     // 39: metropolis.proto.vm.ScreenshotRequest
+	(*ScreenshotPart)(nil),                        // 40: metropolis.proto.vm.ScreenshotPart
+	(*MigrationProtocol)(nil),                     // 41: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),                 // 42: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),                // 43: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),          // 44: metropolis.proto.vm.ReportStateRequest.Migration
+	(*ReportStateRequest_Guest)(nil),              // 45: metropolis.proto.vm.ReportStateRequest.Guest
+	(*MigrationProtocol_Qemu)(nil),                // 46: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),             // 47: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),                   // 48: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	14, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	15, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	15, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	16, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	18, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	44, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	44, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
-	12, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
+	16, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	17, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	19, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	48, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	48, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	13, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
-	44, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
-	14, // 11: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
-	3,  // 12: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	17, // 13: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	17, // 14: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	21, // 15: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	20, // 16: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	20, // 17: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	22, // 18: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	4,  // 19: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	44, // 20: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	13, // 21: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
-	25, // 22: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
-	22, // 23: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	22, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	22, // 25: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	44, // 26: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
-	5,  // 27: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	30, // 28: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
-	44, // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
-	44, // 30: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
-	44, // 31: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
-	6,  // 32: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
-	22, // 33: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	7,  // 34: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	8,  // 35: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	40, // 36: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	13, // 37: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	41, // 38: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
-	42, // 39: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	43, // 40: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	37, // 41: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	22, // 42: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	37, // 43: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	9,  // 44: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	44, // 45: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	10, // 46: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
-	13, // 47: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	28, // 48: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	26, // 49: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	23, // 50: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	31, // 51: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	33, // 52: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	35, // 53: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	36, // 54: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
-	38, // 55: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	29, // 56: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	27, // 57: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	24, // 58: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	32, // 59: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	34, // 60: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	35, // 61: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	36, // 62: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
-	39, // 63: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	56, // [56:64] is the sub-list for method output_type
-	48, // [48:56] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	48, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
+	3,  // 11: metropolis.proto.vm.VMSpec.display:type_name -> metropolis.proto.vm.VMSpec.Display
+	15, // 12: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	4,  // 13: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	18, // 14: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	18, // 15: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	22, // 16: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	21, // 17: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	21, // 18: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	23, // 19: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 20: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	48, // 21: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	14, // 22: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
+	26, // 23: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
+	23, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	23, // 25: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	23, // 26: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	48, // 27: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
+	6,  // 28: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	31, // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
+	48, // 30: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
+	48, // 31: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
+	48, // 32: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
+	7,  // 33: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	23, // 34: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	8,  // 35: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	9,  // 36: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	44, // 37: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	14, // 38: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	45, // 39: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
+	46, // 40: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	47, // 41: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	41, // 42: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	23, // 43: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	41, // 44: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	10, // 45: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	48, // 46: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	11, // 47: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	14, // 48: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	29, // 49: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	27, // 50: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	24, // 51: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	32, // 52: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	34, // 53: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	36, // 54: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	37, // 55: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
+	38, // 56: metropolis.proto.vm.OOBManagement.Display:input_type -> metropolis.proto.vm.DisplayIO
+	39, // 57: metropolis.proto.vm.OOBManagement.Screenshot:input_type -> metropolis.proto.vm.ScreenshotRequest
+	42, // 58: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	30, // 59: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	28, // 60: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	25, // 61: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	33, // 62: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	35, // 63: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	36, // 64: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	37, // 65: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	38, // 66: metropolis.proto.vm.OOBManagement.Display:output_type -> metropolis.proto.vm.DisplayIO
+	40, // 67: metropolis.proto.vm.OOBManagement.Screenshot:output_type -> metropolis.proto.vm.ScreenshotPart
+	43, // 68: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	59, // [59:69] is the sub-list for method output_type
+	49, // [49:59] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -3506,7 +3716,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[26].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[29].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -3515,8 +3725,8 @@ func file_metropolis_vm_vm_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   33,
+			NumEnums:      12,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

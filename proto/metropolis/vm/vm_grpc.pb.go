@@ -359,9 +359,11 @@ var VMController_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	OOBManagement_Reset_FullMethodName   = "/metropolis.proto.vm.OOBManagement/Reset"
-	OOBManagement_Console_FullMethodName = "/metropolis.proto.vm.OOBManagement/Console"
-	OOBManagement_Forward_FullMethodName = "/metropolis.proto.vm.OOBManagement/Forward"
+	OOBManagement_Reset_FullMethodName      = "/metropolis.proto.vm.OOBManagement/Reset"
+	OOBManagement_Console_FullMethodName    = "/metropolis.proto.vm.OOBManagement/Console"
+	OOBManagement_Forward_FullMethodName    = "/metropolis.proto.vm.OOBManagement/Forward"
+	OOBManagement_Display_FullMethodName    = "/metropolis.proto.vm.OOBManagement/Display"
+	OOBManagement_Screenshot_FullMethodName = "/metropolis.proto.vm.OOBManagement/Screenshot"
 )
 
 // OOBManagementClient is the client API for OOBManagement service.
@@ -386,6 +388,18 @@ type OOBManagementClient interface {
 	// closes that direction of the connection. The stream is closed with OK when the guest sends no more data, and with
 	// UNAVAILABLE when the connection breaks. Addition.
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardIO, ForwardIO], error)
+	// Display connects a VNC viewer to the VM's display. The streams carry the RFB protocol (RFC 6143), and the
+	// hypervisor is its server. It offers no authentication, because the caller is already authorized. The hypervisor
+	// discards clipboard texts and the encodings that it does not know. Any other message than those of RFC 6143 and
+	// QEMU's extended key events, and a message that is too long, closes the stream with INVALID_ARGUMENT. The header is
+	// sent once the viewer is connected. Display returns FAILED_PRECONDITION if the VM does not run at this hypervisor or
+	// has no display, and RESOURCE_EXHAUSTED if four viewers are connected. A caller that closes its sending side closes
+	// the stream. Streams continue after a reset, and are closed with UNAVAILABLE when the VM no longer runs at this
+	// hypervisor, and with DEADLINE_EXCEEDED when the viewer has sent nothing for an hour. Addition.
+	Display(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DisplayIO, DisplayIO], error)
+	// Screenshot returns what the VM's display shows, as a PNG image in parts. It returns FAILED_PRECONDITION if the VM
+	// does not run at this hypervisor or has no display. Addition.
+	Screenshot(ctx context.Context, in *ScreenshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScreenshotPart], error)
 }
 
 type oOBManagementClient struct {
@@ -432,6 +446,38 @@ func (c *oOBManagementClient) Forward(ctx context.Context, opts ...grpc.CallOpti
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OOBManagement_ForwardClient = grpc.BidiStreamingClient[ForwardIO, ForwardIO]
 
+func (c *oOBManagementClient) Display(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DisplayIO, DisplayIO], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OOBManagement_ServiceDesc.Streams[2], OOBManagement_Display_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DisplayIO, DisplayIO]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_DisplayClient = grpc.BidiStreamingClient[DisplayIO, DisplayIO]
+
+func (c *oOBManagementClient) Screenshot(ctx context.Context, in *ScreenshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScreenshotPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OOBManagement_ServiceDesc.Streams[3], OOBManagement_Screenshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ScreenshotRequest, ScreenshotPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_ScreenshotClient = grpc.ServerStreamingClient[ScreenshotPart]
+
 // OOBManagementServer is the server API for OOBManagement service.
 // All implementations must embed UnimplementedOOBManagementServer
 // for forward compatibility.
@@ -454,6 +500,18 @@ type OOBManagementServer interface {
 	// closes that direction of the connection. The stream is closed with OK when the guest sends no more data, and with
 	// UNAVAILABLE when the connection breaks. Addition.
 	Forward(grpc.BidiStreamingServer[ForwardIO, ForwardIO]) error
+	// Display connects a VNC viewer to the VM's display. The streams carry the RFB protocol (RFC 6143), and the
+	// hypervisor is its server. It offers no authentication, because the caller is already authorized. The hypervisor
+	// discards clipboard texts and the encodings that it does not know. Any other message than those of RFC 6143 and
+	// QEMU's extended key events, and a message that is too long, closes the stream with INVALID_ARGUMENT. The header is
+	// sent once the viewer is connected. Display returns FAILED_PRECONDITION if the VM does not run at this hypervisor or
+	// has no display, and RESOURCE_EXHAUSTED if four viewers are connected. A caller that closes its sending side closes
+	// the stream. Streams continue after a reset, and are closed with UNAVAILABLE when the VM no longer runs at this
+	// hypervisor, and with DEADLINE_EXCEEDED when the viewer has sent nothing for an hour. Addition.
+	Display(grpc.BidiStreamingServer[DisplayIO, DisplayIO]) error
+	// Screenshot returns what the VM's display shows, as a PNG image in parts. It returns FAILED_PRECONDITION if the VM
+	// does not run at this hypervisor or has no display. Addition.
+	Screenshot(*ScreenshotRequest, grpc.ServerStreamingServer[ScreenshotPart]) error
 	mustEmbedUnimplementedOOBManagementServer()
 }
 
@@ -472,6 +530,12 @@ func (UnimplementedOOBManagementServer) Console(grpc.BidiStreamingServer[Console
 }
 func (UnimplementedOOBManagementServer) Forward(grpc.BidiStreamingServer[ForwardIO, ForwardIO]) error {
 	return status.Error(codes.Unimplemented, "method Forward not implemented")
+}
+func (UnimplementedOOBManagementServer) Display(grpc.BidiStreamingServer[DisplayIO, DisplayIO]) error {
+	return status.Error(codes.Unimplemented, "method Display not implemented")
+}
+func (UnimplementedOOBManagementServer) Screenshot(*ScreenshotRequest, grpc.ServerStreamingServer[ScreenshotPart]) error {
+	return status.Error(codes.Unimplemented, "method Screenshot not implemented")
 }
 func (UnimplementedOOBManagementServer) mustEmbedUnimplementedOOBManagementServer() {}
 func (UnimplementedOOBManagementServer) testEmbeddedByValue()                       {}
@@ -526,6 +590,24 @@ func _OOBManagement_Forward_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OOBManagement_ForwardServer = grpc.BidiStreamingServer[ForwardIO, ForwardIO]
 
+func _OOBManagement_Display_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(OOBManagementServer).Display(&grpc.GenericServerStream[DisplayIO, DisplayIO]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_DisplayServer = grpc.BidiStreamingServer[DisplayIO, DisplayIO]
+
+func _OOBManagement_Screenshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ScreenshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OOBManagementServer).Screenshot(m, &grpc.GenericServerStream[ScreenshotRequest, ScreenshotPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OOBManagement_ScreenshotServer = grpc.ServerStreamingServer[ScreenshotPart]
+
 // OOBManagement_ServiceDesc is the grpc.ServiceDesc for OOBManagement service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -550,6 +632,17 @@ var OOBManagement_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _OOBManagement_Forward_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Display",
+			Handler:       _OOBManagement_Display_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Screenshot",
+			Handler:       _OOBManagement_Screenshot_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "metropolis/vm/vm.proto",

@@ -55,6 +55,9 @@ type world struct {
 	dials atomic.Int32
 	// programs are the addresses of the programs that stand for those in the guest, by its TCP port.
 	programs map[uint16]string
+	// screen handles a viewer of the display, and picture is its screenshot.
+	screen  func(net.Conn)
+	picture []byte
 	// console is the console of the VM.
 	console *console.Console
 	// address is the address of the server.
@@ -84,6 +87,21 @@ func (w *world) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 		return nil, err
 	}
 	return conn.(*net.TCPConn), nil
+}
+
+// DialDisplay connects to what stands for the VNC server.
+func (w *world) DialDisplay(context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		w.screen(theirs)
+	}()
+	return ours, nil
+}
+
+func (w *world) Screenshot(_ context.Context, out io.Writer) error {
+	_, err := out.Write(w.picture)
+	return err
 }
 
 // Dial implements subresources.Hypervisors.
@@ -134,6 +152,7 @@ func (w *world) runHypervisor() {
 func (w *world) createVM() {
 	w.t.Helper()
 	w.vm = &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "web"}}
+	w.vm.Spec.Display = vmv1alpha1.DisplayVNC
 	w.must(w.client.Create(w.t.Context(), w.vm))
 	w.vm.Status.ActivePodName, w.vm.Status.ActivePodUID, w.vm.Status.NodeName = "web-1", "uid", "host-1"
 	meta.SetStatusCondition(&w.vm.Status.Conditions, metav1.Condition{Type: vmv1alpha1.ConditionLiveMigratable, Status: metav1.ConditionTrue, Reason: "Migratable"})

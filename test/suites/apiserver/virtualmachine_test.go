@@ -228,6 +228,8 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 		"firmware UEFI with a kernel": {change: func(s *spec) {
 			s.Firmware, s.KernelBoot = vmv1alpha1.FirmwareUEFI, &vmv1alpha1.KernelBoot{Kernel: vmv1alpha1.BootFile{URL: "file:///vmlinux"}}
 		}, field: "spec.firmware"},
+		"display":                      {change: func(s *spec) { s.Display = vmv1alpha1.DisplayVNC }},
+		"unknown display":              {change: func(s *spec) { s.Display = "SPICE" }, field: "spec.display"},
 		"kernel boot without a kernel": {change: func(s *spec) { s.KernelBoot = &vmv1alpha1.KernelBoot{} }, field: "spec.kernelBoot.kernel.url"},
 	}
 	e := env.New(t)
@@ -318,6 +320,24 @@ func TestVirtualMachine_UUIDIsImmutable(t *testing.T) {
 	}
 	vm.Spec.Mode = vmv1alpha1.ModePause
 	must(t, c.Update(t.Context(), vm))
+}
+
+func TestVirtualMachine_DisplayIsImmutable(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	for _, display := range []vmv1alpha1.Display{vmv1alpha1.DisplayVNC, vmv1alpha1.DisplayNone, ""} {
+		vm := newVM(e.Namespace, func(s *vmv1alpha1.VirtualMachineSpec) { s.Display = display })
+		must(t, c.Create(t.Context(), vm))
+		for _, other := range []vmv1alpha1.Display{vmv1alpha1.DisplayVNC, vmv1alpha1.DisplayNone, ""} {
+			changed := vm.DeepCopy()
+			changed.Spec.Display = other
+			err := c.Update(t.Context(), changed, client.DryRunAll)
+			if same := (display == vmv1alpha1.DisplayVNC) == (other == vmv1alpha1.DisplayVNC); same && err != nil || !same && !refusedFor(err, "spec.display") {
+				t.Errorf("from %q to %q: got %v", display, other, err)
+			}
+		}
+	}
 }
 
 func TestVirtualMachine_FirmwareIsImmutable(t *testing.T) {

@@ -102,6 +102,10 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// KernelBoot boots a kernel directly, without firmware and boot loader. If unset, the guest boots from its
 	// disk.
 	KernelBoot *KernelBootApplyConfiguration `json:"kernelBoot,omitempty"`
+	// Display determines whether the guest has a graphics card, a keyboard and a pointing device: "VNC" adds them, for
+	// VNC viewers and screenshots; with "None", the guest has only the serial console. Defaults to None. It cannot be
+	// changed.
+	Display *vmv1alpha1.Display `json:"display,omitempty"`
 }
 
 // VirtualMachineSpecApplyConfiguration constructs a declarative configuration of the VirtualMachineSpec type for use with
@@ -338,5 +342,13 @@ func (b *VirtualMachineSpecApplyConfiguration) WithFirmware(value vmv1alpha1.Fir
 // If called multiple times, the KernelBoot field is set to the value of the last call.
 func (b *VirtualMachineSpecApplyConfiguration) WithKernelBoot(value *KernelBootApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
 	b.KernelBoot = value
+	return b
+}
+
+// WithDisplay sets the Display field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Display field is set to the value of the last call.
+func (b *VirtualMachineSpecApplyConfiguration) WithDisplay(value vmv1alpha1.Display) *VirtualMachineSpecApplyConfiguration {
+	b.Display = &value
 	return b
 }

@@ -70,6 +70,7 @@ func TestPods(t *testing.T) {
 			vm.Status.VolumeClaimName, vm.Status.ImagePrepared = "a", true
 			vm.Spec.HypervisorImage, vm.Spec.Firmware, vm.Spec.TerminationGracePeriodSeconds = "hypervisor:own", v1alpha1.FirmwareUEFI, 120
 			vm.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}
+			vm.Spec.Display = v1alpha1.DisplayVNC
 			vm.Spec.FailureDomain = "rack-7"
 		}},
 		"block": {plain, func(vm *v1alpha1.VirtualMachine) {

@@ -65,6 +65,9 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	if vm.Spec.Firmware == v1alpha1.FirmwareUEFI {
 		spec.Firmware = vmpb.VMSpec_FIRMWARE_UEFI
 	}
+	if vm.Spec.Display == v1alpha1.DisplayVNC {
+		spec.Display = vmpb.VMSpec_DISPLAY_VNC
+	}
 	if from := vm.Spec.UserData; from != nil {
 		spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath, HostName: from.HostName}
 	}
@@ -140,13 +143,21 @@ const (
 // translated code. "make bench-overhead" measures it.
 const overheadBytes = 192 << 20
 
+// displayBytes is the additional memory of a VM with a display: that of the graphics card, a copy of it for the VNC
+// server, and what viewers and a screenshot may use.
+const displayBytes = 64 << 20
+
 // Overhead returns the memory of a hypervisor Pod in addition to the guest's memory, in bytes. It is not known in
 // advance whether a host has KVM, so it includes the memory for emulation unless the accelerator is KVM.
-func (s Settings) Overhead() int64 {
-	if s.Accelerator == AcceleratorKVM {
-		return overheadBytes
+func (s Settings) Overhead(spec *v1alpha1.VirtualMachineSpec) int64 {
+	bytes := int64(overheadBytes)
+	if s.Accelerator != AcceleratorKVM {
+		bytes += vmpb.TranslatedCodeMiB << 20
 	}
-	return overheadBytes + vmpb.TranslatedCodeMiB<<20
+	if spec.Display == v1alpha1.DisplayVNC {
+		bytes += displayBytes
+	}
+	return bytes
 }
 
 func guestCPUs(spec *v1alpha1.VirtualMachineSpec) int64 {
@@ -162,7 +173,7 @@ func GuestMemory(spec *v1alpha1.VirtualMachineSpec, s Settings) int64 {
 		return spec.Memory.Value()
 	}
 	if limit, found := spec.Resources.Limits[corev1.ResourceMemory]; found {
-		return limit.Value() - s.Overhead()
+		return limit.Value() - s.Overhead(spec)
 	}
 	return defaultMemory
 }
@@ -174,7 +185,7 @@ func podResources(spec *v1alpha1.VirtualMachineSpec, s Settings) corev1.Resource
 		return *spec.Resources.DeepCopy()
 	}
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{
-		corev1.ResourceMemory: *resource.NewQuantity(GuestMemory(spec, s)+s.Overhead(), resource.BinarySI),
+		corev1.ResourceMemory: *resource.NewQuantity(GuestMemory(spec, s)+s.Overhead(spec), resource.BinarySI),
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpuShare*guestCPUs(spec), resource.DecimalSI),
 	}}
 }

@@ -82,7 +82,7 @@ func arguments(c Config) []string {
 	for _, item := range c.Firmware {
 		args = append(args, "-fw_cfg", "name="+escape(item.Name)+",file="+escape(item.Path))
 	}
-	return args
+	return append(args, displayArguments(c.Display)...)
 }
 
 // firmwareOutput returns the option of the machine that makes SeaBIOS print on the serial port. The option only changes

@@ -39,6 +39,7 @@ func everything() Config {
 			Switch: "/run/switch.sock",
 		},
 		Firmware: []FirmwareItem{{Name: "opt/example/metadata", Path: "/run/vm/metadata.pb"}},
+		Display:  true,
 	}
 }
 
@@ -46,7 +47,7 @@ func minimal() Config {
 	c := everything()
 	c.Processor = Processor{Count: 1, Accelerator: KVM, TranslatedMiB: 128}
 	c.Disks = Disks{Root: Disk{Path: "root.raw"}}
-	c.Kernel, c.Network, c.Firmware = nil, nil, nil
+	c.Kernel, c.Network, c.Firmware, c.Display = nil, nil, nil, false
 	return c
 }
 
@@ -193,6 +194,7 @@ func TestArguments_EveryOptionWithQEMU(t *testing.T) {
 	config.Firmware[0].Path = filepath.Join(dir, "item")
 	must(t, os.WriteFile(config.Disks.Seed.Path, make([]byte, 1<<20), 0o400))
 	must(t, os.WriteFile(config.Firmware[0].Path, []byte("item"), 0o600))
+	config.Sockets = t.TempDir()
 	p := start(t, config)
 	console := attach(t, p)
 	must(t, p.Cont(bounded(t)))

@@ -38,8 +38,10 @@ type Config struct {
 	Network *UserNetwork
 	// Firmware holds the items of fw_cfg. Their order must be the same on both sides of a migration.
 	Firmware []FirmwareItem
-	// Sockets is the directory for the sockets of a migration. No other user may have access to it. Its path may
-	// have any length. If empty, the machine cannot migrate.
+	// Display reports whether the guest has a display; see Process.DialDisplay. It requires Sockets.
+	Display bool
+	// Sockets is the directory for the sockets of a migration and of the display. No other user may have access to it.
+	// Its path may have any length. If empty, the machine cannot migrate.
 	Sockets string
 	// Incoming reports whether the machine waits for the state of another machine; see Process.Receive. Such a
 	// machine does not lock its disks until it has received the state. It requires Sockets.

@@ -33,6 +33,9 @@ func (c Config) Hardware() (string, error) {
 	if c.Kernel != nil {
 		parts = append(parts, "kernel")
 	}
+	if c.Display {
+		parts = append(parts, fmt.Sprintf("display with %d MiB", videoMiB))
+	}
 	if n := c.Network; n != nil {
 		parts = append(parts, n.MAC.String(), n.IPv4.String())
 		if n.IPv6.IsValid() {

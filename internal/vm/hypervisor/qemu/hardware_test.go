@@ -48,6 +48,7 @@ func TestHardware(t *testing.T) {
 		"kernel":      func(c *Config) { c.Kernel = &Kernel{} },
 		"UEFI":        func(c *Config) { c.UEFI = &UEFI{Path: "/a", Digest: "0a"} },
 		"other UEFI":  func(c *Config) { c.UEFI = &UEFI{Path: "/a", Digest: "0b"} },
+		"display":     func(c *Config) { c.Display = true },
 		"no network":  func(c *Config) { c.Network = nil },
 		"network":     func(c *Config) { c.Network.IPv6 = netip.Prefix{} },
 		"order":       func(c *Config) { c.Firmware[0], c.Firmware[1] = c.Firmware[1], c.Firmware[0] },

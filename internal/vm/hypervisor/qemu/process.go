@@ -54,6 +54,7 @@ type Process struct {
 	direct    *dialer.Direct // nil without a network
 	directory *os.File       // the directory with the sockets of a migration, or nil
 	disks     []string       // the nodes that the guest can write to
+	screen    chan struct{}  // holds a value during a screenshot; nil without a display
 
 	events observer
 	done   chan struct{}
@@ -77,6 +78,9 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	p := &Process{
 		name: config.Name, stderr: &tail.Writer{Limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
 		disks: []string{rootNode},
+	}
+	if config.Display {
+		p.screen = make(chan struct{}, 1)
 	}
 	for _, disk := range config.Disks.Data {
 		p.disks = append(p.disks, dataNode(disk.Serial))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,10 @@ type Guest interface {
 	Console() *console.Console
 	// DialGuest connects to a TCP port of the guest. The text of an error is shown to users.
 	DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
+	// DialDisplay connects to the VNC server of the display. The text of an error is shown to users.
+	DialDisplay(ctx context.Context) (net.Conn, error)
+	// Screenshot writes what the display shows as a PNG image. The text of an error is shown to users.
+	Screenshot(ctx context.Context, out io.Writer) error
 }
 
 // oob implements vmpb.OOBManagementServer.
@@ -42,6 +47,10 @@ type oob struct {
 	// resetting serializes resets, because two attempts of the same reset may be concurrent.
 	resetting sync.Mutex
 	lastReset uint64
+
+	// viewers is the number of viewers of the display.
+	viewers atomic.Int32
+	limits  viewerLimits
 }
 
 // SetGuest sets the machine to serve, or none if guest is nil. Open consoles stay open.

@@ -64,7 +64,7 @@ type Server struct {
 
 // New returns a server without listeners. The caller must stop it.
 func New(peers Peers) *Server {
-	s := &Server{oob: &oob{}, migration: &migration{}, health: health.NewServer()}
+	s := &Server{oob: &oob{limits: defaultViewerLimits}, migration: &migration{}, health: health.NewServer()}
 	s.SetServing(false)
 	s.local = grpc.NewServer(keepaliveOptions()...)
 	s.register(s.local)

@@ -50,7 +50,13 @@ type guest struct {
 	refuse  error
 	// dial connects to a TCP port. If nil, every port refuses connections.
 	dial func(context.Context, uint16) (dialer.Conn, error)
+	// display connects to the VNC server. If nil, there is no display.
+	display func() (net.Conn, error)
+	// picture is the screenshot. If empty, there is no display.
+	picture []byte
 }
+
+var errNoDisplay = errors.New("the virtual machine has no display")
 
 func newGuest(t *testing.T) *guest {
 	ours, port := net.Pipe()
@@ -66,6 +72,21 @@ func (g *guest) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 		return nil, errors.New("connection was refused")
 	}
 	return g.dial(ctx, port)
+}
+
+func (g *guest) DialDisplay(context.Context) (net.Conn, error) {
+	if g.display == nil {
+		return nil, errNoDisplay
+	}
+	return g.display()
+}
+
+func (g *guest) Screenshot(_ context.Context, out io.Writer) error {
+	if len(g.picture) == 0 {
+		return errNoDisplay
+	}
+	_, err := out.Write(g.picture)
+	return err
 }
 
 func (g *guest) Reset(context.Context) error {
@@ -116,6 +137,16 @@ func TestServer_WithoutGuest(t *testing.T) {
 		must(t, err)
 		if _, err := forward.Recv(); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("forwarding without a guest: %v", err)
+		}
+		display, err := oob.Display(bounded(t))
+		must(t, err)
+		if _, err := display.Recv(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("a display without a guest: %v", err)
+		}
+		screenshot, err := oob.Screenshot(bounded(t), &vmpb.ScreenshotRequest{})
+		must(t, err)
+		if _, err := screenshot.Recv(); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("a screenshot without a guest: %v", err)
 		}
 		for _, serving := range []bool{false, true, false} {
 			s.SetServing(serving)

@@ -92,7 +92,7 @@ var (
 // Check validates a VMSpec. It returns the same errors as Parse.
 func Check(spec *vmpb.VMSpec) error {
 	for _, check := range []func(*vmpb.VMSpec) *Error{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkShutdown, checkKernel, checkFirmware, checkFiles, checkDataDisks, checkServed, checkShared,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkShutdown, checkKernel, checkFirmware, checkDisplay, checkFiles, checkDataDisks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -280,6 +280,13 @@ func checkFirmware(spec *vmpb.VMSpec) *Error {
 		return &Error{"firmware", "must be FIRMWARE_BIOS with kernel_boot, which boots without firmware"}
 	case memory != 0 && memory < minUEFIBytes:
 		return &Error{"resources.memory_bytes", fmt.Sprintf("%d is less than 64 MiB, which FIRMWARE_UEFI requires", memory)}
+	}
+	return nil
+}
+
+func checkDisplay(spec *vmpb.VMSpec) *Error {
+	if _, known := vmpb.VMSpec_Display_name[int32(spec.GetDisplay())]; !known {
+		return &Error{"display", fmt.Sprintf("%d is unknown", spec.GetDisplay())}
 	}
 	return nil
 }

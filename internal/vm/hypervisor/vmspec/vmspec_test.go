@@ -66,7 +66,7 @@ func asBase64(t testing.TB, spec *vmpb.VMSpec) string {
 
 func TestParse_AcceptsBothForms(t *testing.T) {
 	uefi := validSpec()
-	uefi.Firmware = vmpb.VMSpec_FIRMWARE_UEFI
+	uefi.Firmware, uefi.Display = vmpb.VMSpec_FIRMWARE_UEFI, vmpb.VMSpec_DISPLAY_VNC
 	for _, want := range []*vmpb.VMSpec{validSpec(), fullSpec(), uefi} {
 		for _, text := range []string{asJSON(t, want), asBase64(t, want), "\n " + asJSON(t, want) + "\n", asBase64(t, want) + "\n"} {
 			got, err := vmspec.Parse(text)
@@ -156,6 +156,7 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"no time to shut down":    {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(0) }},
 		"days to shut down":       {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(48 * time.Hour) }},
 		"unknown firmware":        {"firmware", func(s *vmpb.VMSpec) { s.Firmware = 9 }},
+		"unknown display":         {"display", func(s *vmpb.VMSpec) { s.Display = 9 }},
 		"UEFI with a kernel":      {"firmware", func(s *vmpb.VMSpec) { s.Firmware = vmpb.VMSpec_FIRMWARE_UEFI }},
 		"UEFI with little memory": {"resources.memory_bytes", func(s *vmpb.VMSpec) {
 			s.Firmware, s.KernelBoot, s.Resources.MemoryBytes = vmpb.VMSpec_FIRMWARE_UEFI, nil, 64<<20-1
