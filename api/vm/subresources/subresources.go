@@ -1,5 +1,5 @@
-// Package subresources names the aggregated API by which users reach consoles, logs and TCP ports of VirtualMachines, and
-// reset, pause and migrate them.
+// Package subresources names the aggregated API by which users reach consoles, logs, displays and TCP ports of
+// VirtualMachines, and reset, pause and migrate them.
 package subresources
 
 const (
@@ -19,6 +19,14 @@ const ConsoleProtocol = "v1.console.vm.metropolis.monogon.dev"
 // connection's data. An empty one from the client closes its direction of the connection. The server closes the
 // WebSocket, with the status 1000, when the guest sends no more. It sends no other messages, and ignores others.
 const PortForwardProtocol = "v1.portforward.vm.metropolis.monogon.dev"
+
+// VNCProtocol is the WebSocket protocol of a display. Each binary message is a piece of the RFB protocol (RFC 6143), of
+// which the server is the hypervisor, without authentication. An empty message from the client disconnects the viewer.
+// The server sends no other messages, and ignores others.
+const VNCProtocol = "v1.vnc.vm.metropolis.monogon.dev"
+
+// ScreenshotType is the media type of a screenshot.
+const ScreenshotType = "image/png"
 
 // Parameters of requests.
 const (

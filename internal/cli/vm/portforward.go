@@ -216,6 +216,18 @@ func (p *portForward) listenOnce(port uint16) (listeners []net.Listener, err err
 
 // serve forwards the connections of a listener until the context is canceled.
 func (p *portForward) serve(ctx context.Context, listener net.Listener, remote uint16) {
+	local := listener.Addr().(*net.TCPAddr).Port
+	accept(ctx, listener, p.messages, func(conn net.Conn) {
+		fmt.Fprintf(p.out, "Handling connection for %d\n", local)
+		if err := p.forward(ctx, remote, conn, conn); err != nil {
+			fmt.Fprintf(p.messages, "cannot forward %d -> %d: %s\n", local, remote, messages.Line(err.Error()))
+		}
+	})
+}
+
+// accept handles the connections of a listener until the context is canceled, which closes them. It closes each
+// connection that has been handled. errs gets a line if no more connections can be accepted.
+func accept(ctx context.Context, listener net.Listener, errs io.Writer, handle func(net.Conn)) {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
 	var connections sync.WaitGroup
@@ -224,19 +236,15 @@ func (p *portForward) serve(ctx context.Context, listener net.Listener, remote u
 		conn, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() == nil {
-				fmt.Fprintf(p.messages, "cannot accept connections on %s: %s\n", listener.Addr(), messages.Line(err.Error()))
+				fmt.Fprintf(errs, "cannot accept connections on %s: %s\n", listener.Addr(), messages.Line(err.Error()))
 			}
 			return
 		}
-		local := listener.Addr().(*net.TCPAddr).Port
-		fmt.Fprintf(p.out, "Handling connection for %d\n", local)
 		connections.Go(func() {
 			defer conn.Close()
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
-			if err := p.forward(ctx, remote, conn, conn); err != nil {
-				fmt.Fprintf(p.messages, "cannot forward %d -> %d: %s\n", local, remote, messages.Line(err.Error()))
-			}
+			handle(conn)
 		})
 	}
 }
@@ -252,6 +260,12 @@ func (p *portForward) forward(ctx context.Context, port uint16, in io.Reader, ou
 	if err != nil {
 		return err
 	}
+	return carry(ctx, socket, in, out, forwardEnd)
+}
+
+// carry carries data until the other side of the socket sends no more, or the local side breaks. It closes the socket.
+// end explains the error that closed it.
+func carry(ctx context.Context, socket *websocket.Conn, in io.Reader, out io.Writer, end func(error) error) error {
 	defer socket.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -268,7 +282,7 @@ func (p *portForward) forward(ctx context.Context, port uint16, in io.Reader, ou
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return forwardEnd(err)
+			return end(err)
 		}
 		if _, err := out.Write(piece); err != nil {
 			return fmt.Errorf("cannot write the guest's data: %w", err)

@@ -1,10 +1,12 @@
 package vm
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image/png"
 	"io"
 	"net/http"
 	"strconv"
@@ -185,6 +187,36 @@ func (r *remote) forward(ctx context.Context, vm client.ObjectKey, port uint16) 
 // checkForward returns why connections to a TCP port of the guest cannot be opened. It does not open one.
 func (r *remote) checkForward(ctx context.Context, vm client.ObjectKey, port uint16) error {
 	return explain(toPort(r.client.Get(), vm, port).Param("dryRun", metav1.DryRunAll).Do(ctx).Error())
+}
+
+// vnc connects a viewer to the display.
+func (r *remote) vnc(ctx context.Context, vm client.ObjectKey) (*gorilla.Conn, error) {
+	return r.open(ctx, to(r.client.Get(), vm, "vnc"), subresources.VNCProtocol)
+}
+
+// checkVNC returns why viewers cannot be connected. It does not connect one.
+func (r *remote) checkVNC(ctx context.Context, vm client.ObjectKey) error {
+	return explain(to(r.client.Get(), vm, "vnc").Param("dryRun", metav1.DryRunAll).Do(ctx).Error())
+}
+
+// maxScreenshot is the maximum size of a screenshot, in bytes. VM controllers send less.
+const maxScreenshot = 64 << 20
+
+// screenshot returns a PNG image of what the display shows.
+func (r *remote) screenshot(ctx context.Context, vm client.ObjectKey) ([]byte, error) {
+	body, err := to(r.client.Get(), vm, "screenshot").Stream(ctx)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer body.Close()
+	picture, err := io.ReadAll(io.LimitReader(body, maxScreenshot))
+	if err != nil {
+		return nil, fmt.Errorf("the screenshot is incomplete: %w", err)
+	}
+	if _, err := png.DecodeConfig(bytes.NewReader(picture)); err != nil {
+		return nil, fmt.Errorf("the response is not a PNG image: %w", err)
+	}
+	return picture, nil
 }
 
 func toPort(request *rest.Request, vm client.ObjectKey, port uint16) *rest.Request {

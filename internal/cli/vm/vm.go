@@ -34,8 +34,8 @@ func New() *cobra.Command {
 		Example: `  millwright vm list -A
   millwright vm console worker-1
   millwright vm ssh admin@worker-1`,
-	}, newList(), start, stop, restart, newConsole(), newLogs(), newPortForward(), newSSH(), newSCP(), newReset(), newPause(), newUnpause(),
-		newMigrate(), newFence(), newRollout())
+	}, newList(), start, stop, restart, newConsole(), newLogs(), newVNC(), newScreenshot(), newPortForward(), newSSH(), newSCP(), newReset(),
+		newPause(), newUnpause(), newMigrate(), newFence(), newRollout())
 }
 
 func newList() *cobra.Command {

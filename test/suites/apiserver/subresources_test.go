@@ -37,6 +37,7 @@ import (
 var operations = []struct{ method, subresource, verb string }{
 	{http.MethodGet, "console", "get"}, {http.MethodGet, "log", "get"}, {http.MethodPost, "reset", "create"},
 	{http.MethodPost, "migrate", "create"}, {http.MethodDelete, "migrate", "delete"}, {http.MethodGet, "portforward", "get"},
+	{http.MethodGet, "vnc", "get"}, {http.MethodGet, "screenshot", "get"},
 	{http.MethodPost, "pause", "create"}, {http.MethodDelete, "pause", "delete"},
 }
 
@@ -55,10 +56,14 @@ func TestSubresources(t *testing.T) {
 	t.Run("logs without end", w.within((*world).logsWithoutEnd))
 	t.Run("forwarded ports", w.within((*world).forwardedPorts))
 	t.Run("forwarded connections without end", w.within((*world).forwardedWithoutEnd))
+	t.Run("the display", w.within((*world).display))
+	t.Run("a VM without a display", w.within((*world).noDisplay))
 	t.Run("reset and migrate", w.within((*world).resetAndMigrate))
 	t.Run("pause", w.within((*world).pause))
 	t.Run("commands", w.within((*world).commands))
 	t.Run("port-forward", w.within((*world).portForward))
+	t.Run("vnc", w.within((*world).vnc))
+	t.Run("screenshot", w.within((*world).screenshot))
 	t.Run("ssh", w.within((*world).secureShell))
 	t.Run("another installation", w.within((*world).otherInstallation))
 	w.used.Check(t, map[string]string{
@@ -123,6 +128,8 @@ func (w *world) commandsWithoutPermission() {
 		{"pause", "cannot create resource \"virtualmachines/pause\""},
 		{"unpause", "cannot delete resource \"virtualmachines/pause\""},
 		{"port-forward", "cannot get resource \"virtualmachines/portforward\""},
+		{"vnc", "cannot get resource \"virtualmachines/vnc\""},
+		{"screenshot", "cannot get resource \"virtualmachines/screenshot\""},
 		{"ssh", "cannot get resource \"virtualmachines\""},     // the command reads the VM first
 		{"migrate", "cannot get resource \"virtualmachines\""}, // the command reads the VM first
 		{"list", "cannot list resource \"virtualmachines\""},
@@ -255,7 +262,8 @@ func (w *world) wrong() {
 		wantText           string
 	}{
 		"no such VM":                  {http.MethodPost, w.path("none", "reset"), "", http.StatusNotFound, `\"none\" not found`},
-		"no such subresource":         {http.MethodPost, w.path("web", "vnc"), "", http.StatusNotFound, "could not find"},
+		"a display without WebSocket": {http.MethodGet, w.path("web", "vnc"), "", http.StatusBadRequest, "WebSocket"},
+		"no such subresource":         {http.MethodPost, w.path("web", "spice"), "", http.StatusNotFound, "could not find"},
 		"more in the path":            {http.MethodGet, w.path("web", "console") + "/x", "", http.StatusNotFound, "could not find"},
 		"a VM itself":                 {http.MethodGet, strings.TrimSuffix(w.path("web", ""), "/"), "", http.StatusNotFound, "could not find"},
 		"another verb":                {http.MethodPut, w.path("web", "reset"), "", http.StatusMethodNotAllowed, "not supported"},

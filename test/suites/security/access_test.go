@@ -49,6 +49,7 @@ var unserved = []string{
 	"bootstraptokens.machine.millwright.dev create", "secretfinalizers.infrastructure.millwright.dev update",
 	"virtualmachines/console.subresources.vm.metropolis.monogon.dev get", "virtualmachines/log.subresources.vm.metropolis.monogon.dev get",
 	"virtualmachines/portforward.subresources.vm.metropolis.monogon.dev get",
+	"virtualmachines/vnc.subresources.vm.metropolis.monogon.dev get", "virtualmachines/screenshot.subresources.vm.metropolis.monogon.dev get",
 	"virtualmachines/pause.subresources.vm.metropolis.monogon.dev create", "virtualmachines/pause.subresources.vm.metropolis.monogon.dev delete",
 	"virtualmachines/reset.subresources.vm.metropolis.monogon.dev create",
 	"virtualmachines/migrate.subresources.vm.metropolis.monogon.dev create", "virtualmachines/migrate.subresources.vm.metropolis.monogon.dev delete",

@@ -223,6 +223,8 @@ var identities = map[string]identity{
 		"virtualmachines/pause.subresources.vm.metropolis.monogon.dev in everywhere: create delete",
 		"virtualmachines/portforward.subresources.vm.metropolis.monogon.dev in everywhere: get",
 		"virtualmachines/reset.subresources.vm.metropolis.monogon.dev in everywhere: create",
+		"virtualmachines/screenshot.subresources.vm.metropolis.monogon.dev in everywhere: get",
+		"virtualmachines/vnc.subresources.vm.metropolis.monogon.dev in everywhere: get",
 	}},
 	"the autoscaler's provider in the control cluster": {roles: []string{scalerRole}, want: []string{
 		"machineclasses.machine.sapcloud.io in own: list watch",

@@ -49,6 +49,8 @@ func operations() []operation {
 		{"console", "get", http.MethodGet, (*Server).console},
 		{"log", "get", http.MethodGet, (*Server).log},
 		{"portforward", "get", http.MethodGet, (*Server).portForward},
+		{"vnc", "get", http.MethodGet, (*Server).vnc},
+		{"screenshot", "get", http.MethodGet, (*Server).screenshot},
 		{"reset", "create", http.MethodPost, (*Server).reset},
 		{"pause", "create", http.MethodPost, (*Server).pause},
 		{"pause", "delete", http.MethodDelete, (*Server).unpause},
@@ -220,6 +222,8 @@ func (c call) failure(err error) error {
 		return c.conflict("%s", message)
 	case codes.Unimplemented:
 		return c.conflict("the hypervisor of virtual machine %s is too old for this; migrate the virtual machine, so that it gets a current one", c.vm.Name)
+	case codes.ResourceExhausted:
+		return apierrors.NewTooManyRequests(message, retrySeconds)
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return unavailable("the hypervisor of %s is not responding: %s", c.vm.Name, message)
 	default:

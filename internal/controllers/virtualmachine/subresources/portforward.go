@@ -21,7 +21,7 @@ func (s *Server) portForward(c call) error {
 		return badRequest("%s: must be a port number between 1 and 65535", api.PortParameter)
 	}
 	if c.dryRun {
-		return s.tryPortForward(c)
+		return s.try(c, "ports of virtual machine "+c.vm.Name+" can be forwarded (server dry run)")
 	}
 	if !websocket.IsWebSocketUpgrade(c.r) {
 		return badRequest("port forwarding requires a WebSocket connection with subprotocol %s", api.PortForwardProtocol)
@@ -53,13 +53,13 @@ func (s *Server) portForward(c call) error {
 	})
 }
 
-// tryPortForward reports whether connections can be opened, without opening one.
-func (s *Server) tryPortForward(c call) error {
+// try writes a message if connections can be opened, without opening one.
+func (s *Server) try(c call, message string) error {
 	_, conn, err := s.oob(c)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	writeSuccess(c.w, "ports of virtual machine "+c.vm.Name+" can be forwarded (server dry run)")
+	writeSuccess(c.w, message)
 	return nil
 }

@@ -38,7 +38,7 @@ func discovery(method, path string) any {
 // resources lists the subresources, with the verbs that roles use.
 func resources() metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: api.Group + "/" + api.Version}
-	for _, name := range []string{"console", "log", "migrate", "pause", "portforward", "reset"} {
+	for _, name := range []string{"console", "log", "migrate", "pause", "portforward", "reset", "screenshot", "vnc"} {
 		resource := metav1.APIResource{Name: api.Resource + "/" + name, Namespaced: true, Kind: "VirtualMachine", Group: "vm.metropolis.monogon.dev", Version: "v1alpha1"}
 		for _, operation := range operations() {
 			if operation.subresource == name {

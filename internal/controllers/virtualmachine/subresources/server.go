@@ -1,5 +1,5 @@
-// Package subresources serves the subresources console, log, portforward, reset, pause and migrate of VirtualMachines as
-// an aggregated API.
+// Package subresources serves the subresources console, log, vnc, screenshot, portforward, reset, pause and migrate of
+// VirtualMachines as an aggregated API.
 //
 // kube-apiserver authenticates users, writes the audit log, and proxies requests to this server with the user's name
 // in headers. Clients must therefore present the certificate of that front proxy. The server authorizes each request

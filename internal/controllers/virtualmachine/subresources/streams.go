@@ -25,10 +25,13 @@ import (
 )
 
 const (
-	// MaxStreams limits the open consoles of a VM and, separately, its open logs and its forwarded connections. Users
-	// that may only read the log cannot therefore keep others from the console. A console or log may use 128 KiB of
-	// memory in its hypervisor, and a forwarded connection 256 KiB.
+	// MaxStreams limits the open consoles of a VM and, separately, its open logs, its screenshots and its forwarded
+	// connections. Users that may only read the log cannot therefore keep others from the console. A console or log may
+	// use 128 KiB of memory in its hypervisor, and a forwarded connection 256 KiB. Hypervisors have a lower limit for
+	// viewers of the display.
 	MaxStreams = 32
+	// retrySeconds is when a client may retry if a limit was reached.
+	retrySeconds = 30
 
 	// startTimeout is how long a hypervisor may take to open a stream.
 	startTimeout = 10 * time.Second
@@ -80,7 +83,7 @@ func withStream[M any](s *Server, c call, subresource string,
 ) error {
 	release, ok := s.open.Take(kind{client.ObjectKeyFromObject(c.vm), subresource})
 	if !ok {
-		return apierrors.NewTooManyRequests(fmt.Sprintf("too many open %s streams for virtual machine %s", subresource, c.vm.Name), 30)
+		return apierrors.NewTooManyRequests(fmt.Sprintf("too many open %s streams for virtual machine %s", subresource, c.vm.Name), retrySeconds)
 	}
 	defer release()
 	vm, conn, err := s.oob(c)
@@ -241,6 +244,8 @@ func closeSocket(socket *websocket.Conn, why error) {
 		code = websocket.CloseGoingAway
 	case codes.ResourceExhausted:
 		code = websocket.CloseTryAgainLater
+	case codes.InvalidArgument, codes.DeadlineExceeded: // what a viewer has sent, or not sent
+		code = websocket.ClosePolicyViolation
 	}
 	text := status.Convert(why).Message()
 	if errors.Is(why, io.EOF) {
