@@ -92,6 +92,8 @@ var additions = map[string]string{
 	"EnsureMigrationTargetResponse.target_pod": "3 optional string, JSON targetPod",
 
 	"EnsureMigrationTargetResponse.limits":                "4 optional metropolis.proto.vm.MigrationLimits, JSON limits",
+	"EnsureMigrationTargetRequest.stopping":               "2 optional google.protobuf.Duration, JSON stopping",
+	"EnsureMigrationTargetResponse.grace":                 "5 optional google.protobuf.Duration, JSON grace",
 	"MigrationLimits":                                     "message",
 	"MigrationLimits.bandwidth":                           "1 optional uint64, JSON bandwidth",
 	"MigrationLimits.downtime":                            "2 optional google.protobuf.Duration, JSON downtime",
