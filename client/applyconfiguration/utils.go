@@ -146,6 +146,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &applyconfigurationvmv1alpha1.KernelBootApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("MigrationSettings"):
 		return &applyconfigurationvmv1alpha1.MigrationSettingsApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("MultusNetwork"):
+		return &applyconfigurationvmv1alpha1.MultusNetworkApplyConfiguration{}
+	case vmv1alpha1.SchemeGroupVersion.WithKind("Network"):
+		return &applyconfigurationvmv1alpha1.NetworkApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("Port"):
 		return &applyconfigurationvmv1alpha1.PortApplyConfiguration{}
 	case vmv1alpha1.SchemeGroupVersion.WithKind("ReadinessProbe"):

@@ -109,6 +109,7 @@ func TestCreate_DoesNotAdoptVMWithOtherSpec(t *testing.T) {
 		"data disks":     {object{"dataDisks": []object{{"name": "logs", "size": 1}}}, codes.AlreadyExists},
 		"storage class":  {object{"storageClassName": "fast"}, codes.AlreadyExists},
 		"image":          {object{"image": object{"url": "https://example.com/other.img"}}, codes.AlreadyExists},
+		"network":        {object{"networks": []object{{"name": "a", "multus": object{"networkName": "b"}}}}, codes.AlreadyExists},
 		"firmware":       {object{"firmware": "UEFI"}, codes.AlreadyExists},
 		"same firmware":  {object{"firmware": "BIOS"}, codes.OK},
 		"display":        {object{"display": "VNC"}, codes.AlreadyExists},

@@ -44,6 +44,7 @@ func (c call) virtualMachine() *vmv1alpha1.VirtualMachine {
 			DataDisks:           s.dataDisks(),
 			VMIPs:               s.Addresses,
 			AddressesFromPools:  s.AddressesFromPools,
+			Networks:            s.networks(),
 			FailureDomain:       s.FailureDomain,
 			MigrateStrategy:     s.MigrateStrategy,
 			Ports:               s.Ports,
@@ -153,6 +154,7 @@ func (c call) fixed(vm *vmv1alpha1.VirtualMachine) []string {
 		{"kernelBoot", want.Spec.KernelBoot, vm.Spec.KernelBoot},
 		{"addresses", want.Spec.VMIPs, vm.Spec.VMIPs},
 		{poolsField, want.Spec.AddressesFromPools, vm.Spec.AddressesFromPools},
+		{networksField, want.Spec.Networks, vm.Spec.Networks},
 		{failureDomainField, want.Spec.FailureDomain, vm.Spec.FailureDomain},
 	})
 }

@@ -57,6 +57,7 @@ type providerSpec struct {
 	Resources    *resources                          `json:"resources,omitempty"`
 
 	AddressesFromPools []vmv1alpha1.IPPoolReference `json:"addressesFromPools,omitempty"`
+	Networks           []network                    `json:"networks,omitempty"`
 }
 
 var specPath = field.NewPath("providerSpec")
@@ -181,7 +182,7 @@ func describe(errs []error) string {
 
 func (s *providerSpec) validate() field.ErrorList {
 	errs := slices.Concat(s.validatePool(), s.validateNames(), s.validateSize(), s.validateTags(), s.validateAddresses(), s.validateDataDisks(), s.validateFirmware(),
-		s.validateDisplay(), s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
+		s.validateDisplay(), s.validateNetworks(), s.validatePorts(), s.validateProbe(), s.validateLeases(), s.validateHosts())
 	if s.Image == nil && s.KernelBoot == nil {
 		errs = append(errs, field.Required(specPath, "set image or kernelBoot to boot the VM"))
 	}

@@ -136,8 +136,12 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 			"providerSpec.kernelBoot.kernel.url: Required value", "providerSpec.kernelBoot.initrd.url: Required value",
 			`providerSpec.kernelBoot.commandLine: Invalid value: "a\nb": must be one line, without control characters`,
 			`providerSpec: unknown field "kernelBoot.cmdline"`}},
-		"firmware": {object{"firmware": "uefi"}, codes.InvalidArgument, []string{`providerSpec.firmware: Unsupported value: "uefi": supported values: "BIOS", "UEFI"`}},
-		"display":  {object{"display": "vnc"}, codes.InvalidArgument, []string{`providerSpec.display: Unsupported value: "vnc": supported values: "None", "VNC"`}},
+		"display": {object{"display": "vnc"}, codes.InvalidArgument, []string{`providerSpec.display: Unsupported value: "vnc": supported values: "None", "VNC"`}},
+		"networks": {object{"networks": []object{{"name": "A", "multus": object{"networkName": "a/b/c"}}, {"name": "a", "multus": object{"networkName": "b"}}, {"name": "a", "multus": object{"networkName": "n/b"}}}}, codes.InvalidArgument, []string{
+			`providerSpec.networks[0].name: Invalid value: "A": must consist of 1 to 63 lower-case letters, digits and hyphens`, `providerSpec.networks[0].multus.networkName: Invalid value: "a/b/c": must be NAMESPACE/NAME or NAME`,
+			`providerSpec.networks[2].name: Duplicate value: "a"`}},
+		"networks with addresses": {object{"networks": []object{{"name": "a", "multus": object{"networkName": "b"}, "macAddress": "02:00:00:00:00:01"}}}, codes.InvalidArgument, []string{`providerSpec: unknown field "networks[0].macAddress"`}},
+		"firmware":                {object{"firmware": "uefi"}, codes.InvalidArgument, []string{`providerSpec.firmware: Unsupported value: "uefi": supported values: "BIOS", "UEFI"`}},
 		"firmware and kernel": {object{"firmware": "UEFI", "kernelBoot": object{"kernel": file("file:///k")}}, codes.InvalidArgument, []string{
 			`providerSpec.firmware: Invalid value: "UEFI": cannot be combined with kernelBoot, which boots without firmware`}},
 		"command line": {object{"kernelBoot": object{"kernel": file("file:///k"), "commandLine": strings.Repeat("x", 2048)}}, codes.InvalidArgument, []string{"providerSpec.kernelBoot.commandLine: Too long: may not be more than 2047 bytes"}},

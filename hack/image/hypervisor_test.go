@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -88,6 +89,61 @@ func entries(t *testing.T, layer v1.Layer) []entry {
 			t.Errorf("%s has owner %d:%d and time %s", header.Name, header.Uid, header.Gid, header.ModTime)
 		}
 		all = append(all, entry{header.Name, header.Mode, string(content)})
+	}
+}
+
+// TestImage_PermitsPacketSockets: the program of hypervisors may use the capability NET_RAW of a Pod, and that of the
+// manager may not.
+func TestImage_PermitsPacketSockets(t *testing.T) {
+	p := newPlace(t)
+	p.write("base/usr/bin/qemu-system-x86_64", "a program")
+	for name, c := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"manager":     {nil, ""},
+		"hypervisors": {[]string{"--base", p.path("base")}, "\x00\x00\x00\x02" + "\x00\x20\x00\x00" + strings.Repeat("\x00", 12)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			digest, err := p.make(name, reference, c.flags...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := capabilityOf(t, read(t, p.path(name), digest)); got != c.want {
+				t.Errorf("the capability is %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// capabilityOf returns the file capability of the program in an image.
+func capabilityOf(t *testing.T, index v1.ImageIndex) string {
+	t.Helper()
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := layers[len(layers)-1].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	for archive := tar.NewReader(stream); ; {
+		header, err := archive.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Name == programPath {
+			return header.PAXRecords["SCHILY.xattr.security.capability"]
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -91,7 +92,7 @@ func baseOf(a about) ([]mutate.Addendum, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := layerOf(rootsPath, 0o644, authorities)
+	layer, err := layerOf(imageFile{name: rootsPath, mode: 0o644, content: authorities})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +119,11 @@ func imageOf(a about, base []mutate.Addendum, p program) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	layer, err := layerOf(programPath, 0o755, content, mcmNames...)
+	file := imageFile{name: programPath, mode: 0o755, content: content, links: mcmNames}
+	if a.base != "" {
+		file.attributes = map[string]string{fileCapability: netRaw()}
+	}
+	layer, err := layerOf(file)
 	if err != nil {
 		return nil, err
 	}
@@ -150,25 +155,54 @@ func (a about) history(what string) v1.History {
 // mcmNames are the paths of MCM's processes in its images; the working directory is the root.
 var mcmNames = []string{"machine-controller", "machine-controller-manager"}
 
-// layerOf returns a layer with one file, its parent directories and symbolic links to it, owned by root, with the
-// modification time 0. Names are relative to the root of the image.
-func layerOf(name string, mode int64, content []byte, links ...string) (v1.Layer, error) {
+// imageFile is a file with symbolic links to it. Names are relative to the root of the image.
+type imageFile struct {
+	name    string
+	mode    int64
+	content []byte
+	links   []string
+	// attributes are extended attributes of the file.
+	attributes map[string]string
+}
+
+// fileCapability is the extended attribute with the capabilities of a program.
+const fileCapability = "security.capability"
+
+// netRaw returns a file capability, as struct vfs_cap_data of Linux, version 2. It permits hypervisors to open packet
+// sockets in Pods that have the capability NET_RAW. It does not make the capability effective: the program would not
+// start in the other Pods.
+func netRaw() string {
+	const version2, capNetRaw = 0x02000000, 13
+	var data []byte
+	for _, part := range []uint32{version2, 1 << capNetRaw, 0, 0, 0} { // permitted and inheritable, then those from 32 on
+		data = binary.LittleEndian.AppendUint32(data, part)
+	}
+	return string(data)
+}
+
+// layerOf returns a layer with one file, its parent directories and its links, owned by root, with the modification
+// time 0.
+func layerOf(file imageFile) (v1.Layer, error) {
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
-	for _, dir := range above(name) {
+	for _, dir := range above(file.name) {
 		if err := writer.WriteHeader(header(tar.TypeDir, dir+"/", 0o755, 0)); err != nil {
 			return nil, err
 		}
 	}
-	if err := writer.WriteHeader(header(tar.TypeReg, name, mode, len(content))); err != nil {
+	of := header(tar.TypeReg, file.name, file.mode, len(file.content))
+	for name, value := range file.attributes {
+		of.Format, of.PAXRecords = tar.FormatPAX, map[string]string{"SCHILY.xattr." + name: value}
+	}
+	if err := writer.WriteHeader(of); err != nil {
 		return nil, err
 	}
-	if _, err := writer.Write(content); err != nil {
+	if _, err := writer.Write(file.content); err != nil {
 		return nil, err
 	}
-	for _, link := range links {
+	for _, link := range file.links {
 		to := header(tar.TypeSymlink, link, 0o777, 0)
-		to.Linkname = "/" + name
+		to.Linkname = "/" + file.name
 		if err := writer.WriteHeader(to); err != nil {
 			return nil, err
 		}

@@ -300,7 +300,7 @@ func TestRoots_AreReadByGo(t *testing.T) {
 
 // TestImage_HasPathsOfMCM: the program also has the paths of the programs in MCM's images.
 func TestImage_HasPathsOfMCM(t *testing.T) {
-	layer, err := layerOf(programPath, 0o755, []byte("a program"), mcmNames...)
+	layer, err := layerOf(imageFile{name: programPath, mode: 0o755, content: []byte("a program"), links: mcmNames})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,6 +133,9 @@ type VMGuests struct {
 	Image string
 	// Images are the other container images that VirtualMachines may set, as exact references. Empty means none.
 	Images []string
+	// Attachments are the NetworkAttachmentDefinitions that VirtualMachines may name, as NAMESPACE/NAME. Empty means
+	// none.
+	Attachments []string
 	// Networks are the prefixes of the guests' user-mode network. Empty means no network.
 	Networks []netip.Prefix
 	// Overlay configures the network between guests on different hosts. The zero value disables it.
@@ -311,7 +314,7 @@ func addVMs(ctx context.Context, mgr ctrl.Manager, cfg VMConfig, events *events)
 	}
 	vms := virtualmachine.New(virtualmachine.Options{
 		Client: mgr.GetClient(), APIReader: live, Events: events.recorder("vm-controller"), Clock: clock.RealClock{},
-		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
+		Installation: cfg.installation(), Image: cfg.Guests.Image, Images: cfg.Guests.Images, Attachments: cfg.Guests.Attachments, Namespace: cfg.Namespace, Endpoint: cfg.Service.Endpoint, Accelerator: cfg.Guests.Accelerator,
 		Authority: ca, Begin: begin, Identity: cfg.Identity, Certificates: cfg.Certificates,
 		Networks: cfg.Guests.Networks, Overlay: cfg.Guests.Overlay.Overlay, NetworkOf: cfg.Guests.Overlay.NetworkOf, HostPorts: cfg.Guests.HostPorts, Concurrency: cfg.ConcurrentSyncs,
 		OneMachine: cfg.Guests.OneMachine, MigrationsPerHost: cfg.Migration.PerHost, Pods: cfg.Guests.Pods,

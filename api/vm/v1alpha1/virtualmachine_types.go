@@ -56,6 +56,7 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.firmware) && self.firmware == 'UEFI') == (has(oldSelf.firmware) && oldSelf.firmware == 'UEFI')",message="firmware cannot be changed",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="!has(self.firmware) || self.firmware != 'UEFI' || !has(self.kernelBoot)",message="firmware UEFI cannot be combined with kernelBoot, which boots without firmware",fieldPath=".firmware"
 // +kubebuilder:validation:XValidation:rule="(has(self.display) && self.display == 'VNC') == (has(oldSelf.display) && oldSelf.display == 'VNC')",message="display cannot be changed",fieldPath=".display"
+// +kubebuilder:validation:XValidation:rule="(has(self.networks) ? self.networks : []) == (has(oldSelf.networks) ? oldSelf.networks : [])",message="networks cannot be changed",fieldPath=".networks"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.ports)",message="readinessProbe needs ports"
 // +kubebuilder:validation:XValidation:rule="!has(self.addressesFromPools) || size(self.addressesFromPools) == 0 || !has(self.vmIPs) || size(self.vmIPs) == 0",message="addressesFromPools cannot be combined with vmIPs",fieldPath=".addressesFromPools"
 type VirtualMachineSpec struct {
@@ -110,6 +111,13 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	AddressesFromPools []IPPoolReference `json:"addressesFromPools,omitempty"`
+	// Networks are networks of the cluster's operator, in addition to the network of the VMs. The guest has another
+	// network interface for each of them. The VM controller must permit them. They cannot be changed.
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.name == a.name))",message="the names of networks must be unique"
+	// +listType=atomic
+	// +optional
+	Networks []Network `json:"networks,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
@@ -207,6 +215,34 @@ type VirtualMachineSpec struct {
 	// changed.
 	// +optional
 	Display Display `json:"display,omitempty"`
+}
+
+// Network connects a network interface of the guest to a network of the cluster's operator.
+type Network struct {
+	// Name of the network among those of the VM.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Multus connects the hypervisor's Pod, and through it the guest.
+	Multus MultusNetwork `json:"multus"`
+	// MACAddress is the Ethernet address of the guest's interface, like 02:00:00:12:34:56. It must not be a group
+	// address. Defaults to an address that is derived from the VM's UUID and the name of the network.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`
+	// +kubebuilder:validation:XValidation:rule="self != '00:00:00:00:00:00'",message="macAddress must not be zero"
+	// +kubebuilder:validation:MaxLength=17
+	// +optional
+	MACAddress string `json:"macAddress,omitempty"`
+}
+
+// MultusNetwork is a network to which Multus, or another implementation of the Network Plumbing Working Group's
+// specification, connects Pods.
+type MultusNetwork struct {
+	// NetworkName is the NetworkAttachmentDefinition of the network, as NAMESPACE/NAME, or NAME in the VM's namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	NetworkName string `json:"networkName"`
 }
 
 // AntiAffinity keeps the VMs of a group in a namespace on different hosts.

@@ -2283,6 +2283,26 @@ var schemaYAML = typed.YAMLObject(`types:
           - name: mode
             type:
               scalar: string
+          - name: networks
+            type:
+              list:
+                elementType:
+                  map:
+                    fields:
+                    - name: macAddress
+                      type:
+                        scalar: string
+                    - name: multus
+                      type:
+                        map:
+                          fields:
+                          - name: networkName
+                            type:
+                              scalar: string
+                    - name: name
+                      type:
+                        scalar: string
+                elementRelationship: atomic
           - name: ports
             type:
               list:

@@ -62,6 +62,7 @@ func (f *flags) addHypervisors(set *pflag.FlagSet) {
 	args.Section(set, "certificate")
 	set.StringVar(&c.Guests.Image, "hypervisor-image", "", "container image of hypervisors for virtual machines that do not name one; required")
 	set.StringSliceVar(&c.Guests.Images, "hypervisor-images", nil, "comma-separated container images, as exact references with a tag or digest, that virtual machines may name in addition to --hypervisor-image; empty for none")
+	set.StringSliceVar(&c.Guests.Attachments, "network-attachments", nil, "comma-separated NetworkAttachmentDefinitions, as NAMESPACE/NAME, that virtual machines of all namespaces may name in spec.networks; empty for none")
 	set.StringVar(&c.Guests.Accelerator, "accelerator", "auto", "accelerator of QEMU: auto, kvm or tcg")
 	f.overlay.add(set)
 	set.StringSliceVar(&f.networks, "vm-network", []string{"10.77.0.0/16"}, "CIDRs of the virtual machines' network, at most one of each IP version; empty for no network")
@@ -112,6 +113,10 @@ func (f *flags) validateHypervisors(wrong *args.Problems) {
 	wrong.If(c.Guests.Image == "", "--hypervisor-image: required")
 	for _, image := range c.Guests.Images {
 		wrong.If(image == "" || strings.ContainsFunc(image, unicode.IsSpace), "--hypervisor-images: %q is not a container image", image)
+	}
+	for _, attachment := range c.Guests.Attachments {
+		namespace, name, _ := strings.Cut(attachment, "/")
+		wrong.If(len(utilvalidation.IsDNS1123Label(namespace))+len(utilvalidation.IsDNS1123Subdomain(name)) > 0, "--network-attachments: %q is not NAMESPACE/NAME", attachment)
 	}
 	accelerator := c.Guests.Accelerator
 	wrong.If(!slices.Contains([]string{"auto", "kvm", "tcg"}, accelerator), "--accelerator: unknown accelerator %q; expected auto, kvm or tcg", accelerator)

@@ -68,6 +68,9 @@ type Options struct {
 	// Images are the other images that VirtualMachines may set, as exact references. If empty, they may set only
 	// Image.
 	Images []string
+	// Attachments are the NetworkAttachmentDefinitions that VirtualMachines may name, as NAMESPACE/NAME. If empty, they
+	// may name none.
+	Attachments []string
 	// Namespace is the namespace with the Secrets of this controller. VirtualMachines in it get no Pods. If empty,
 	// VirtualMachines may be in any namespace.
 	Namespace string
@@ -189,7 +192,7 @@ func (o *Options) settings() podspec.Settings {
 		certificate = string(o.Authority.Bundle())
 	}
 	return podspec.Settings{
-		Image: o.Image, Images: o.Images, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
+		Image: o.Image, Images: o.Images, Attachments: o.Attachments, Namespace: o.Namespace, Controller: o.Installation, Endpoint: o.Endpoint, Authority: certificate, Certificates: o.Certificates,
 		Accelerator: o.Accelerator, Networks: o.Networks, HostPorts: o.HostPorts, Overlay: o.Overlay, Migration: o.Migration,
 		PodAddresses: !o.OneMachine, Options: o.Pods,
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
+	"github.com/millwright-dev/millwright/internal/vm/network/packetsocket"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
@@ -79,6 +80,7 @@ type hypervisor struct {
 	evacuation evacuation
 	overlay    guestOverlay
 	ports      *ports.Server // nil if clients cannot connect to the guest
+	networks   []*packetsocket.Socket
 }
 
 // start runs the steps until the guest is ready to run.
@@ -125,6 +127,7 @@ func (h *hypervisor) close() {
 		_ = h.guest.machine.Kill(context.Background())
 		<-h.guest.machine.Done()
 	}
+	h.closeNetworks()
 	h.evacuation.close()
 	if h.ports != nil {
 		h.ports.Close()

@@ -41,6 +41,22 @@ func TestDisk_IsPreparedBeforeFirstStart(t *testing.T) {
 	})
 }
 
+// TestDisk_IsNotPreparedWithoutNetwork checks that a guest whose Pod lacks an interface does not start, that its disk stays
+// as it is, and that the reason names the interface.
+func TestDisk_IsNotPreparedWithoutNetwork(t *testing.T) {
+	withFixture(t, func(w *fixture) {
+		w.preparing()
+		w.config.Spec.Networks = []*vmpb.NetworkInterface{{Name: "storage", Interface: "mw-missing"}}
+		end := w.start().wantEnd(vmpb.EndNetworkUnavailable)
+		if !strings.Contains(end.Message, "network storage: the pod has no network interface mw-missing; check that Multus ") {
+			t.Errorf("message: %s", end.Message)
+		}
+		if w.disk() != "" || len(w.machines.Started()) > 0 {
+			t.Error("the disk was prepared, or a machine started")
+		}
+	})
+}
+
 // Wherever the preparation is interrupted, the next process either starts over or keeps a complete disk. A disk
 // that a guest has used is kept forever.
 func TestDisk_InterruptedPreparation(t *testing.T) {

@@ -45,6 +45,7 @@ var steps = []step{
 	{name: "serving", do: (*hypervisor).openServices},
 	{name: "connecting to the controller", do: (*hypervisor).connect},
 	{name: "opening the overlay", do: (*hypervisor).openOverlay},
+	{name: "opening the networks", do: (*hypervisor).openNetworks},
 	{name: "locking the disks", do: (*hypervisor).lockDisks},
 	// Authorization comes after locking the disks. The controller passes the authority from an old run of the Pod
 	// to a new one because the lock proves that the old run has terminated.
@@ -214,6 +215,7 @@ func (h *hypervisor) describe() error {
 	if machine.Network != nil && h.overlay.endpoint != nil {
 		machine.Network.Overlay = h.overlay.endpoint
 	}
+	machine.Interfaces = h.guestInterfaces()
 	h.machine = machine
 	return err
 }

@@ -63,6 +63,7 @@ func TerminationOf(err error) vmpb.Termination {
 		{vmpb.EndNoQEMU, func(err error) bool {
 			return errors.Is(err, qemu.ErrNotInstalled) || errors.Is(err, qemu.ErrNoUEFI)
 		}},
+		{vmpb.EndNetworkUnavailable, func(err error) bool { return errors.Is(err, errNetwork) }},
 		{vmpb.EndQEMUFailed, func(err error) bool { return errors.Is(err, errMachine) }},
 		{vmpb.EndNotArrived, func(err error) bool { return errors.Is(err, arrival.ErrNotArrived) }},
 	} {

@@ -316,7 +316,7 @@ func (x InitialImage_Format) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use InitialImage_Format.Descriptor instead.
 func (InitialImage_Format) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{4, 0}
 }
 
 // Status is the controller's decision on whether the hypervisor may continue to run the VM.
@@ -370,7 +370,7 @@ func (x RunLeaseUpdate_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RunLeaseUpdate_Status.Descriptor instead.
 func (RunLeaseUpdate_Status) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Action is a way to leave a host.
@@ -423,7 +423,7 @@ func (x EnsureMigrationTargetResponse_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EnsureMigrationTargetResponse_Action.Descriptor instead.
 func (EnsureMigrationTargetResponse_Action) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
 }
 
 // TimeoutPolicy determines what happens to a copy that takes longer than completion_timeout.
@@ -473,7 +473,7 @@ func (x MigrationLimits_TimeoutPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MigrationLimits_TimeoutPolicy.Descriptor instead.
 func (MigrationLimits_TimeoutPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // State is the state of a hypervisor. After the last state that it reports, its Pod terminates.
@@ -544,7 +544,7 @@ func (x ReportStateRequest_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_State.Descriptor instead.
 func (ReportStateRequest_State) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // Cause is the reason why the guest does not run.
@@ -606,7 +606,7 @@ func (x ReportStateRequest_Cause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Cause.Descriptor instead.
 func (ReportStateRequest_Cause) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 1}
 }
 
 // Phase is a phase of a migration.
@@ -668,7 +668,7 @@ func (x ReportStateRequest_Migration_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ReportStateRequest_Migration_Phase.Descriptor instead.
 func (ReportStateRequest_Migration_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0, 0}
 }
 
 // Convergence reports whether the copy catches up with what the guest writes.
@@ -722,7 +722,7 @@ func (x ReportStateRequest_Migration_Convergence) Number() protoreflect.EnumNumb
 
 // Deprecated: Use ReportStateRequest_Migration_Convergence.Descriptor instead.
 func (ReportStateRequest_Migration_Convergence) EnumDescriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0, 1}
 }
 
 // VMSpec is the input of a hypervisor process. The controller passes it in the environment variable
@@ -809,7 +809,10 @@ type VMSpec struct {
 	// rejected. This time is part of grace. If absent, it is 20 s.
 	ShutdownTime *durationpb.Duration `protobuf:"bytes,23,opt,name=shutdown_time,json=shutdownTime,proto3" json:"shutdown_time,omitempty"`
 	// Addition. The display of the VM. If absent, DISPLAY_NONE is used. Unknown numbers are rejected.
-	Display       VMSpec_Display `protobuf:"varint,24,opt,name=display,proto3,enum=metropolis.proto.vm.VMSpec_Display" json:"display,omitempty"`
+	Display VMSpec_Display `protobuf:"varint,24,opt,name=display,proto3,enum=metropolis.proto.vm.VMSpec_Display" json:"display,omitempty"`
+	// Addition. Further network interfaces of the VM, in the order of the guest's bus. At most 8. If empty, there are
+	// none. A hypervisor that cannot provide one of them exits before it changes a disk.
+	Networks      []*NetworkInterface `protobuf:"bytes,25,rep,name=networks,proto3" json:"networks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1012,6 +1015,79 @@ func (x *VMSpec) GetDisplay() VMSpec_Display {
 	return VMSpec_DISPLAY_NONE
 }
 
+func (x *VMSpec) GetNetworks() []*NetworkInterface {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
+// NetworkInterface connects a network interface of the VM to one of the Pod. The VM has its own Ethernet address, and may
+// send only from it. Addition.
+type NetworkInterface struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the network among those of the VM: at most 63 lower-case letters, digits and hyphens. Required.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the network interface of the Pod, such as "net1". Required.
+	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Ethernet address of the VM, as six hexadecimal numbers that are separated by colons. It must not be a group address.
+	// If empty, it is derived from the UUID of the VM, or its namespace and name, and from the name of the network.
+	Mac           string `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkInterface) Reset() {
+	*x = NetworkInterface{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkInterface) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkInterface) ProtoMessage() {}
+
+func (x *NetworkInterface) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkInterface.ProtoReflect.Descriptor instead.
+func (*NetworkInterface) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *NetworkInterface) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkInterface) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *NetworkInterface) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
 // DataDisk is a disk in addition to the root disk. Addition.
 type DataDisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1032,7 +1108,7 @@ type DataDisk struct {
 
 func (x *DataDisk) Reset() {
 	*x = DataDisk{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1120,7 @@ func (x *DataDisk) String() string {
 func (*DataDisk) ProtoMessage() {}
 
 func (x *DataDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[1]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1133,7 @@ func (x *DataDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataDisk.ProtoReflect.Descriptor instead.
 func (*DataDisk) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *DataDisk) GetName() string {
@@ -1108,7 +1184,7 @@ type DiskSize struct {
 
 func (x *DiskSize) Reset() {
 	*x = DiskSize{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1196,7 @@ func (x *DiskSize) String() string {
 func (*DiskSize) ProtoMessage() {}
 
 func (x *DiskSize) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[2]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1209,7 @@ func (x *DiskSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskSize.ProtoReflect.Descriptor instead.
 func (*DiskSize) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{2}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DiskSize) GetName() string {
@@ -1169,7 +1245,7 @@ type InitialImage struct {
 
 func (x *InitialImage) Reset() {
 	*x = InitialImage{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1257,7 @@ func (x *InitialImage) String() string {
 func (*InitialImage) ProtoMessage() {}
 
 func (x *InitialImage) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[3]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1270,7 @@ func (x *InitialImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitialImage.ProtoReflect.Descriptor instead.
 func (*InitialImage) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{3}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *InitialImage) GetUrl() string {
@@ -1231,7 +1307,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1319,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[4]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1332,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{4}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Resources) GetCpus() uint32 {
@@ -1289,7 +1365,7 @@ type KernelBoot struct {
 
 func (x *KernelBoot) Reset() {
 	*x = KernelBoot{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1377,7 @@ func (x *KernelBoot) String() string {
 func (*KernelBoot) ProtoMessage() {}
 
 func (x *KernelBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[5]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1390,7 @@ func (x *KernelBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelBoot.ProtoReflect.Descriptor instead.
 func (*KernelBoot) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{5}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *KernelBoot) GetKernel() *BootFile {
@@ -1351,7 +1427,7 @@ type BootFile struct {
 
 func (x *BootFile) Reset() {
 	*x = BootFile{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1439,7 @@ func (x *BootFile) String() string {
 func (*BootFile) ProtoMessage() {}
 
 func (x *BootFile) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[6]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1452,7 @@ func (x *BootFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootFile.ProtoReflect.Descriptor instead.
 func (*BootFile) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{6}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BootFile) GetUrl() string {
@@ -1410,7 +1486,7 @@ type UserData struct {
 
 func (x *UserData) Reset() {
 	*x = UserData{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1498,7 @@ func (x *UserData) String() string {
 func (*UserData) ProtoMessage() {}
 
 func (x *UserData) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[7]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1511,7 @@ func (x *UserData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserData.ProtoReflect.Descriptor instead.
 func (*UserData) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{7}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UserData) GetPath() string {
@@ -1469,7 +1545,7 @@ type VMMetadata struct {
 
 func (x *VMMetadata) Reset() {
 	*x = VMMetadata{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1557,7 @@ func (x *VMMetadata) String() string {
 func (*VMMetadata) ProtoMessage() {}
 
 func (x *VMMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[8]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1570,7 @@ func (x *VMMetadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VMMetadata.ProtoReflect.Descriptor instead.
 func (*VMMetadata) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{8}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VMMetadata) GetName() string {
@@ -1529,7 +1605,7 @@ type PTPAddress struct {
 
 func (x *PTPAddress) Reset() {
 	*x = PTPAddress{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1617,7 @@ func (x *PTPAddress) String() string {
 func (*PTPAddress) ProtoMessage() {}
 
 func (x *PTPAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[9]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1630,7 @@ func (x *PTPAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PTPAddress.ProtoReflect.Descriptor instead.
 func (*PTPAddress) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{9}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PTPAddress) GetIp() string {
@@ -1584,7 +1660,7 @@ type NetworkConfig struct {
 
 func (x *NetworkConfig) Reset() {
 	*x = NetworkConfig{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1672,7 @@ func (x *NetworkConfig) String() string {
 func (*NetworkConfig) ProtoMessage() {}
 
 func (x *NetworkConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[10]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1685,7 @@ func (x *NetworkConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkConfig.ProtoReflect.Descriptor instead.
 func (*NetworkConfig) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{10}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NetworkConfig) GetV4() *PTPAddress {
@@ -1646,7 +1722,7 @@ type HypervisorID struct {
 
 func (x *HypervisorID) Reset() {
 	*x = HypervisorID{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1734,7 @@ func (x *HypervisorID) String() string {
 func (*HypervisorID) ProtoMessage() {}
 
 func (x *HypervisorID) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[11]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1747,7 @@ func (x *HypervisorID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HypervisorID.ProtoReflect.Descriptor instead.
 func (*HypervisorID) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{11}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HypervisorID) GetVmName() string {
@@ -1716,7 +1792,7 @@ type RunLeaseRequest struct {
 
 func (x *RunLeaseRequest) Reset() {
 	*x = RunLeaseRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1804,7 @@ func (x *RunLeaseRequest) String() string {
 func (*RunLeaseRequest) ProtoMessage() {}
 
 func (x *RunLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[12]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1817,7 @@ func (x *RunLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunLeaseRequest.ProtoReflect.Descriptor instead.
 func (*RunLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{12}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunLeaseRequest) GetUs() *HypervisorID {
@@ -1794,7 +1870,7 @@ type RunLeaseUpdate struct {
 
 func (x *RunLeaseUpdate) Reset() {
 	*x = RunLeaseUpdate{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +1882,7 @@ func (x *RunLeaseUpdate) String() string {
 func (*RunLeaseUpdate) ProtoMessage() {}
 
 func (x *RunLeaseUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[13]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +1895,7 @@ func (x *RunLeaseUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunLeaseUpdate.ProtoReflect.Descriptor instead.
 func (*RunLeaseUpdate) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{13}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunLeaseUpdate) GetStatus() RunLeaseUpdate_Status {
@@ -1884,7 +1960,7 @@ type DiskServer struct {
 
 func (x *DiskServer) Reset() {
 	*x = DiskServer{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1972,7 @@ func (x *DiskServer) String() string {
 func (*DiskServer) ProtoMessage() {}
 
 func (x *DiskServer) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[14]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1985,7 @@ func (x *DiskServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskServer.ProtoReflect.Descriptor instead.
 func (*DiskServer) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{14}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DiskServer) GetAddress() string {
@@ -1939,7 +2015,7 @@ type MigrationSwitchoverRequest struct {
 
 func (x *MigrationSwitchoverRequest) Reset() {
 	*x = MigrationSwitchoverRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2027,7 @@ func (x *MigrationSwitchoverRequest) String() string {
 func (*MigrationSwitchoverRequest) ProtoMessage() {}
 
 func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[15]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2040,7 @@ func (x *MigrationSwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{15}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MigrationSwitchoverRequest) GetUs() *HypervisorID {
@@ -1990,7 +2066,7 @@ type MigrationSwitchoverResponse struct {
 
 func (x *MigrationSwitchoverResponse) Reset() {
 	*x = MigrationSwitchoverResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2078,7 @@ func (x *MigrationSwitchoverResponse) String() string {
 func (*MigrationSwitchoverResponse) ProtoMessage() {}
 
 func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[16]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2091,7 @@ func (x *MigrationSwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationSwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*MigrationSwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{16}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
 }
 
 // EnsureMigrationTargetRequest is a request for the target of a migration.
@@ -2031,7 +2107,7 @@ type EnsureMigrationTargetRequest struct {
 
 func (x *EnsureMigrationTargetRequest) Reset() {
 	*x = EnsureMigrationTargetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2119,7 @@ func (x *EnsureMigrationTargetRequest) String() string {
 func (*EnsureMigrationTargetRequest) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[17]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2132,7 @@ func (x *EnsureMigrationTargetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetRequest.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{17}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EnsureMigrationTargetRequest) GetUs() *HypervisorID {
@@ -2095,7 +2171,7 @@ type EnsureMigrationTargetResponse struct {
 
 func (x *EnsureMigrationTargetResponse) Reset() {
 	*x = EnsureMigrationTargetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2183,7 @@ func (x *EnsureMigrationTargetResponse) String() string {
 func (*EnsureMigrationTargetResponse) ProtoMessage() {}
 
 func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[18]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2196,7 @@ func (x *EnsureMigrationTargetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMigrationTargetResponse.ProtoReflect.Descriptor instead.
 func (*EnsureMigrationTargetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{18}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EnsureMigrationTargetResponse) GetAction() EnsureMigrationTargetResponse_Action {
@@ -2180,7 +2256,7 @@ type MigrationLimits struct {
 
 func (x *MigrationLimits) Reset() {
 	*x = MigrationLimits{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2268,7 @@ func (x *MigrationLimits) String() string {
 func (*MigrationLimits) ProtoMessage() {}
 
 func (x *MigrationLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[19]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2281,7 @@ func (x *MigrationLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationLimits.ProtoReflect.Descriptor instead.
 func (*MigrationLimits) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{19}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MigrationLimits) GetBandwidth() uint64 {
@@ -2285,7 +2361,7 @@ type ReportStateRequest struct {
 
 func (x *ReportStateRequest) Reset() {
 	*x = ReportStateRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2373,7 @@ func (x *ReportStateRequest) String() string {
 func (*ReportStateRequest) ProtoMessage() {}
 
 func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[20]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2386,7 @@ func (x *ReportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReportStateRequest) GetUs() *HypervisorID {
@@ -2413,7 +2489,7 @@ type ReportStateResponse struct {
 
 func (x *ReportStateResponse) Reset() {
 	*x = ReportStateResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2501,7 @@ func (x *ReportStateResponse) String() string {
 func (*ReportStateResponse) ProtoMessage() {}
 
 func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[21]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2514,7 @@ func (x *ReportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateResponse.ProtoReflect.Descriptor instead.
 func (*ReportStateResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
 }
 
 // ResetRequest is a request for a reset.
@@ -2454,7 +2530,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2466,7 +2542,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[22]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2479,7 +2555,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{22}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResetRequest) GetIdempotencyCounter() uint64 {
@@ -2498,7 +2574,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +2586,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[23]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +2599,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{23}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
 }
 
 // ConsoleIO is a part of the serial port's traffic.
@@ -2537,7 +2613,7 @@ type ConsoleIO struct {
 
 func (x *ConsoleIO) Reset() {
 	*x = ConsoleIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2625,7 @@ func (x *ConsoleIO) String() string {
 func (*ConsoleIO) ProtoMessage() {}
 
 func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[24]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2638,7 @@ func (x *ConsoleIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsoleIO.ProtoReflect.Descriptor instead.
 func (*ConsoleIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{24}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ConsoleIO) GetData() []byte {
@@ -2585,7 +2661,7 @@ type ForwardIO struct {
 
 func (x *ForwardIO) Reset() {
 	*x = ForwardIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2673,7 @@ func (x *ForwardIO) String() string {
 func (*ForwardIO) ProtoMessage() {}
 
 func (x *ForwardIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[25]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2686,7 @@ func (x *ForwardIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardIO.ProtoReflect.Descriptor instead.
 func (*ForwardIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{25}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ForwardIO) GetPort() uint32 {
@@ -2638,7 +2714,7 @@ type DisplayIO struct {
 
 func (x *DisplayIO) Reset() {
 	*x = DisplayIO{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2726,7 @@ func (x *DisplayIO) String() string {
 func (*DisplayIO) ProtoMessage() {}
 
 func (x *DisplayIO) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[26]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2739,7 @@ func (x *DisplayIO) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DisplayIO.ProtoReflect.Descriptor instead.
 func (*DisplayIO) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{26}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DisplayIO) GetData() []byte {
@@ -2682,7 +2758,7 @@ type ScreenshotRequest struct {
 
 func (x *ScreenshotRequest) Reset() {
 	*x = ScreenshotRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2770,7 @@ func (x *ScreenshotRequest) String() string {
 func (*ScreenshotRequest) ProtoMessage() {}
 
 func (x *ScreenshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[27]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2783,7 @@ func (x *ScreenshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScreenshotRequest.ProtoReflect.Descriptor instead.
 func (*ScreenshotRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{27}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{28}
 }
 
 // ScreenshotPart is a part of a screenshot. Addition.
@@ -2721,7 +2797,7 @@ type ScreenshotPart struct {
 
 func (x *ScreenshotPart) Reset() {
 	*x = ScreenshotPart{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2809,7 @@ func (x *ScreenshotPart) String() string {
 func (*ScreenshotPart) ProtoMessage() {}
 
 func (x *ScreenshotPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[28]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2822,7 @@ func (x *ScreenshotPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScreenshotPart.ProtoReflect.Descriptor instead.
 func (*ScreenshotPart) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{28}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ScreenshotPart) GetData() []byte {
@@ -2774,7 +2850,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2862,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[29]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +2875,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2858,7 +2934,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +2946,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +2959,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2911,7 +2987,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +2999,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3012,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -2973,7 +3049,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3061,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3074,7 @@ func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Migration.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Migration) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *ReportStateRequest_Migration) GetPhase() ReportStateRequest_Migration_Phase {
@@ -3070,7 +3146,7 @@ type ReportStateRequest_Guest struct {
 
 func (x *ReportStateRequest_Guest) Reset() {
 	*x = ReportStateRequest_Guest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3158,7 @@ func (x *ReportStateRequest_Guest) String() string {
 func (*ReportStateRequest_Guest) ProtoMessage() {}
 
 func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3171,7 @@ func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStateRequest_Guest.ProtoReflect.Descriptor instead.
 func (*ReportStateRequest_Guest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{20, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{21, 1}
 }
 
 func (x *ReportStateRequest_Guest) GetReady() bool {
@@ -3127,7 +3203,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3215,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3228,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -3210,7 +3286,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3222,7 +3298,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3235,7 +3311,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{29, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -3312,8 +3388,7 @@ var File_metropolis_vm_vm_proto protoreflect.FileDescriptor
 
 const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\n" +
-	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\xd5\n" +
-	"\n" +
+	"\x16metropolis/vm/vm.proto\x12\x13metropolis.proto.vm\x1a\x1egoogle/protobuf/duration.proto\"\x98\v\n" +
 	"\x06VMSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x129\n" +
@@ -3342,7 +3417,8 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\fdisks_served\x18\x15 \x01(\bR\vdisksServed\x12@\n" +
 	"\bfirmware\x18\x16 \x01(\x0e2$.metropolis.proto.vm.VMSpec.FirmwareR\bfirmware\x12>\n" +
 	"\rshutdown_time\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\fshutdownTime\x12=\n" +
-	"\adisplay\x18\x18 \x01(\x0e2#.metropolis.proto.vm.VMSpec.DisplayR\adisplay\"X\n" +
+	"\adisplay\x18\x18 \x01(\x0e2#.metropolis.proto.vm.VMSpec.DisplayR\adisplay\x12A\n" +
+	"\bnetworks\x18\x19 \x03(\v2%.metropolis.proto.vm.NetworkInterfaceR\bnetworks\"X\n" +
 	"\tStartMode\x12\x0e\n" +
 	"\n" +
 	"SM_UNKNOWN\x10\x00\x12\n" +
@@ -3355,7 +3431,11 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\rFIRMWARE_UEFI\x10\x01\",\n" +
 	"\aDisplay\x12\x10\n" +
 	"\fDISPLAY_NONE\x10\x00\x12\x0f\n" +
-	"\vDISPLAY_VNC\x10\x01\"\xa8\x01\n" +
+	"\vDISPLAY_VNC\x10\x01\"V\n" +
+	"\x10NetworkInterface\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tinterface\x18\x02 \x01(\tR\tinterface\x12\x10\n" +
+	"\x03mac\x18\x03 \x01(\tR\x03mac\"\xa8\x01\n" +
 	"\bDataDisk\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
@@ -3582,7 +3662,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 }
 
 var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                                // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                         // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -3597,118 +3677,120 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(ReportStateRequest_Migration_Phase)(0),       // 10: metropolis.proto.vm.ReportStateRequest.Migration.Phase
 	(ReportStateRequest_Migration_Convergence)(0), // 11: metropolis.proto.vm.ReportStateRequest.Migration.Convergence
 	(*VMSpec)(nil),                                // 12: metropolis.proto.vm.VMSpec
-	(*DataDisk)(nil),                              // 13: metropolis.proto.vm.DataDisk
-	(*DiskSize)(nil),                              // 14: metropolis.proto.vm.DiskSize
-	(*InitialImage)(nil),                          // 15: metropolis.proto.vm.InitialImage
-	(*Resources)(nil),                             // 16: metropolis.proto.vm.Resources
-	(*KernelBoot)(nil),                            // 17: metropolis.proto.vm.KernelBoot
-	(*BootFile)(nil),                              // 18: metropolis.proto.vm.BootFile
-	(*UserData)(nil),                              // 19: metropolis.proto.vm.UserData
-	(*VMMetadata)(nil),                            // 20: metropolis.proto.vm.VMMetadata
-	(*PTPAddress)(nil),                            // 21: metropolis.proto.vm.PTPAddress
-	(*NetworkConfig)(nil),                         // 22: metropolis.proto.vm.NetworkConfig
-	(*HypervisorID)(nil),                          // 23: metropolis.proto.vm.HypervisorID
-	(*RunLeaseRequest)(nil),                       // 24: metropolis.proto.vm.RunLeaseRequest
-	(*RunLeaseUpdate)(nil),                        // 25: metropolis.proto.vm.RunLeaseUpdate
-	(*DiskServer)(nil),                            // 26: metropolis.proto.vm.DiskServer
-	(*MigrationSwitchoverRequest)(nil),            // 27: metropolis.proto.vm.MigrationSwitchoverRequest
-	(*MigrationSwitchoverResponse)(nil),           // 28: metropolis.proto.vm.MigrationSwitchoverResponse
-	(*EnsureMigrationTargetRequest)(nil),          // 29: metropolis.proto.vm.EnsureMigrationTargetRequest
-	(*EnsureMigrationTargetResponse)(nil),         // 30: metropolis.proto.vm.EnsureMigrationTargetResponse
-	(*MigrationLimits)(nil),                       // 31: metropolis.proto.vm.MigrationLimits
-	(*ReportStateRequest)(nil),                    // 32: metropolis.proto.vm.ReportStateRequest
-	(*ReportStateResponse)(nil),                   // 33: metropolis.proto.vm.ReportStateResponse
-	(*ResetRequest)(nil),                          // 34: metropolis.proto.vm.ResetRequest
-	(*ResetResponse)(nil),                         // 35: metropolis.proto.vm.ResetResponse
-	(*ConsoleIO)(nil),                             // 36: metropolis.proto.vm.ConsoleIO
-	(*ForwardIO)(nil),                             // 37: metropolis.proto.vm.ForwardIO
-	(*DisplayIO)(nil),                             // 38: metropolis.proto.vm.DisplayIO
-	(*ScreenshotRequest)(nil),                     // 39: metropolis.proto.vm.ScreenshotRequest
-	(*ScreenshotPart)(nil),                        // 40: metropolis.proto.vm.ScreenshotPart
-	(*MigrationProtocol)(nil),                     // 41: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),                 // 42: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),                // 43: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),          // 44: metropolis.proto.vm.ReportStateRequest.Migration
-	(*ReportStateRequest_Guest)(nil),              // 45: metropolis.proto.vm.ReportStateRequest.Guest
-	(*MigrationProtocol_Qemu)(nil),                // 46: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),             // 47: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),                   // 48: google.protobuf.Duration
+	(*NetworkInterface)(nil),                      // 13: metropolis.proto.vm.NetworkInterface
+	(*DataDisk)(nil),                              // 14: metropolis.proto.vm.DataDisk
+	(*DiskSize)(nil),                              // 15: metropolis.proto.vm.DiskSize
+	(*InitialImage)(nil),                          // 16: metropolis.proto.vm.InitialImage
+	(*Resources)(nil),                             // 17: metropolis.proto.vm.Resources
+	(*KernelBoot)(nil),                            // 18: metropolis.proto.vm.KernelBoot
+	(*BootFile)(nil),                              // 19: metropolis.proto.vm.BootFile
+	(*UserData)(nil),                              // 20: metropolis.proto.vm.UserData
+	(*VMMetadata)(nil),                            // 21: metropolis.proto.vm.VMMetadata
+	(*PTPAddress)(nil),                            // 22: metropolis.proto.vm.PTPAddress
+	(*NetworkConfig)(nil),                         // 23: metropolis.proto.vm.NetworkConfig
+	(*HypervisorID)(nil),                          // 24: metropolis.proto.vm.HypervisorID
+	(*RunLeaseRequest)(nil),                       // 25: metropolis.proto.vm.RunLeaseRequest
+	(*RunLeaseUpdate)(nil),                        // 26: metropolis.proto.vm.RunLeaseUpdate
+	(*DiskServer)(nil),                            // 27: metropolis.proto.vm.DiskServer
+	(*MigrationSwitchoverRequest)(nil),            // 28: metropolis.proto.vm.MigrationSwitchoverRequest
+	(*MigrationSwitchoverResponse)(nil),           // 29: metropolis.proto.vm.MigrationSwitchoverResponse
+	(*EnsureMigrationTargetRequest)(nil),          // 30: metropolis.proto.vm.EnsureMigrationTargetRequest
+	(*EnsureMigrationTargetResponse)(nil),         // 31: metropolis.proto.vm.EnsureMigrationTargetResponse
+	(*MigrationLimits)(nil),                       // 32: metropolis.proto.vm.MigrationLimits
+	(*ReportStateRequest)(nil),                    // 33: metropolis.proto.vm.ReportStateRequest
+	(*ReportStateResponse)(nil),                   // 34: metropolis.proto.vm.ReportStateResponse
+	(*ResetRequest)(nil),                          // 35: metropolis.proto.vm.ResetRequest
+	(*ResetResponse)(nil),                         // 36: metropolis.proto.vm.ResetResponse
+	(*ConsoleIO)(nil),                             // 37: metropolis.proto.vm.ConsoleIO
+	(*ForwardIO)(nil),                             // 38: metropolis.proto.vm.ForwardIO
+	(*DisplayIO)(nil),                             // 39: metropolis.proto.vm.DisplayIO
+	(*ScreenshotRequest)(nil),                     // 40: metropolis.proto.vm.ScreenshotRequest
+	(*ScreenshotPart)(nil),                        // 41: metropolis.proto.vm.ScreenshotPart
+	(*MigrationProtocol)(nil),                     // 42: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),                 // 43: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),                // 44: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),          // 45: metropolis.proto.vm.ReportStateRequest.Migration
+	(*ReportStateRequest_Guest)(nil),              // 46: metropolis.proto.vm.ReportStateRequest.Guest
+	(*MigrationProtocol_Qemu)(nil),                // 47: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),             // 48: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),                   // 49: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
-	15, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	16, // 1: metropolis.proto.vm.VMSpec.initial_image:type_name -> metropolis.proto.vm.InitialImage
 	0,  // 2: metropolis.proto.vm.VMSpec.lease_mode:type_name -> metropolis.proto.vm.LeaseMode
-	16, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
-	17, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
-	19, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	48, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	48, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
-	13, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
+	17, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
+	18, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
+	20, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
+	49, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	49, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	14, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
-	48, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
+	49, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
 	3,  // 11: metropolis.proto.vm.VMSpec.display:type_name -> metropolis.proto.vm.VMSpec.Display
-	15, // 12: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
-	4,  // 13: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
-	18, // 14: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
-	18, // 15: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
-	22, // 16: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
-	21, // 17: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
-	21, // 18: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
-	23, // 19: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	5,  // 20: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	48, // 21: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
-	14, // 22: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
-	26, // 23: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
-	23, // 24: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	23, // 25: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
-	23, // 26: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	48, // 27: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
-	6,  // 28: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
-	31, // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
-	48, // 30: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
-	48, // 31: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
-	48, // 32: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
-	7,  // 33: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
-	23, // 34: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	8,  // 35: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
-	9,  // 36: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	44, // 37: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
-	14, // 38: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	45, // 39: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
-	46, // 40: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	47, // 41: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	41, // 42: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	23, // 43: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	41, // 44: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
-	10, // 45: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	48, // 46: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
-	11, // 47: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
-	14, // 48: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
-	29, // 49: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
-	27, // 50: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
-	24, // 51: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
-	32, // 52: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
-	34, // 53: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
-	36, // 54: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
-	37, // 55: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
-	38, // 56: metropolis.proto.vm.OOBManagement.Display:input_type -> metropolis.proto.vm.DisplayIO
-	39, // 57: metropolis.proto.vm.OOBManagement.Screenshot:input_type -> metropolis.proto.vm.ScreenshotRequest
-	42, // 58: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	30, // 59: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	28, // 60: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	25, // 61: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	33, // 62: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	35, // 63: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	36, // 64: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	37, // 65: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
-	38, // 66: metropolis.proto.vm.OOBManagement.Display:output_type -> metropolis.proto.vm.DisplayIO
-	40, // 67: metropolis.proto.vm.OOBManagement.Screenshot:output_type -> metropolis.proto.vm.ScreenshotPart
-	43, // 68: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	59, // [59:69] is the sub-list for method output_type
-	49, // [49:59] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	13, // 12: metropolis.proto.vm.VMSpec.networks:type_name -> metropolis.proto.vm.NetworkInterface
+	16, // 13: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
+	4,  // 14: metropolis.proto.vm.InitialImage.format:type_name -> metropolis.proto.vm.InitialImage.Format
+	19, // 15: metropolis.proto.vm.KernelBoot.kernel:type_name -> metropolis.proto.vm.BootFile
+	19, // 16: metropolis.proto.vm.KernelBoot.initrd:type_name -> metropolis.proto.vm.BootFile
+	23, // 17: metropolis.proto.vm.VMMetadata.network_config:type_name -> metropolis.proto.vm.NetworkConfig
+	22, // 18: metropolis.proto.vm.NetworkConfig.v4:type_name -> metropolis.proto.vm.PTPAddress
+	22, // 19: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
+	24, // 20: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	5,  // 21: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
+	49, // 22: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	15, // 23: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
+	27, // 24: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
+	24, // 25: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	24, // 26: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
+	24, // 27: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	49, // 28: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
+	6,  // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
+	32, // 30: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
+	49, // 31: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
+	49, // 32: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
+	49, // 33: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
+	7,  // 34: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
+	24, // 35: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	8,  // 36: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
+	9,  // 37: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
+	45, // 38: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	15, // 39: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
+	46, // 40: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
+	47, // 41: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	48, // 42: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	42, // 43: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	24, // 44: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
+	42, // 45: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	10, // 46: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
+	49, // 47: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	11, // 48: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
+	15, // 49: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
+	30, // 50: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
+	28, // 51: metropolis.proto.vm.VMController.MigrationSwitchover:input_type -> metropolis.proto.vm.MigrationSwitchoverRequest
+	25, // 52: metropolis.proto.vm.VMController.RunLease:input_type -> metropolis.proto.vm.RunLeaseRequest
+	33, // 53: metropolis.proto.vm.VMController.ReportState:input_type -> metropolis.proto.vm.ReportStateRequest
+	35, // 54: metropolis.proto.vm.OOBManagement.Reset:input_type -> metropolis.proto.vm.ResetRequest
+	37, // 55: metropolis.proto.vm.OOBManagement.Console:input_type -> metropolis.proto.vm.ConsoleIO
+	38, // 56: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
+	39, // 57: metropolis.proto.vm.OOBManagement.Display:input_type -> metropolis.proto.vm.DisplayIO
+	40, // 58: metropolis.proto.vm.OOBManagement.Screenshot:input_type -> metropolis.proto.vm.ScreenshotRequest
+	43, // 59: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	31, // 60: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	29, // 61: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	26, // 62: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	34, // 63: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	36, // 64: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	37, // 65: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	38, // 66: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	39, // 67: metropolis.proto.vm.OOBManagement.Display:output_type -> metropolis.proto.vm.DisplayIO
+	41, // 68: metropolis.proto.vm.OOBManagement.Screenshot:output_type -> metropolis.proto.vm.ScreenshotPart
+	44, // 69: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	60, // [60:70] is the sub-list for method output_type
+	50, // [50:60] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_metropolis_vm_vm_proto_init() }
@@ -3716,7 +3798,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[29].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[30].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -3726,7 +3808,7 @@ func file_metropolis_vm_vm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -223,8 +225,16 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 			s.DataDisks = []vmv1alpha1.DataDisk{{Name: "logs"}}
 			s.DataDisks[0].VolumeClaimTemplate.Spec.DataSource = &other
 		}, field: "spec.dataDisks[0].volumeClaimTemplate.spec"},
-		"firmware UEFI":    {change: func(s *spec) { s.Firmware = vmv1alpha1.FirmwareUEFI }},
-		"unknown firmware": {change: func(s *spec) { s.Firmware = "uefi" }, field: "spec.firmware"},
+		"networks":                     {change: networks("storage", "networks/storage.v2")},
+		"network of no attachment":     {change: networks(""), field: "spec.networks[0].multus.networkName"},
+		"network with a path":          {change: networks("a/b/c"), field: "spec.networks[0].multus.networkName"},
+		"network with a list":          {change: networks("a,kube-system/b"), field: "spec.networks[0].multus.networkName"},
+		"network with a group address": {change: func(s *spec) { networks("a")(s); s.Networks[0].MACAddress = "01:00:00:00:00:01" }, field: "spec.networks[0].macAddress"},
+		"network with an address":      {change: func(s *spec) { networks("a")(s); s.Networks[0].MACAddress = "02:00:00:00:00:01" }},
+		"two networks of a name":       {change: func(s *spec) { networks("a", "b")(s); s.Networks[1].Name = "net0" }, field: "spec.networks"},
+		"nine networks":                {change: networks("a", "b", "c", "d", "e", "f", "g", "h", "i"), field: "spec.networks"},
+		"firmware UEFI":                {change: func(s *spec) { s.Firmware = vmv1alpha1.FirmwareUEFI }},
+		"unknown firmware":             {change: func(s *spec) { s.Firmware = "uefi" }, field: "spec.firmware"},
 		"firmware UEFI with a kernel": {change: func(s *spec) {
 			s.Firmware, s.KernelBoot = vmv1alpha1.FirmwareUEFI, &vmv1alpha1.KernelBoot{Kernel: vmv1alpha1.BootFile{URL: "file:///vmlinux"}}
 		}, field: "spec.firmware"},
@@ -353,6 +363,34 @@ func TestVirtualMachine_FirmwareIsImmutable(t *testing.T) {
 			err := c.Update(t.Context(), changed, client.DryRunAll)
 			if same := (firmware == vmv1alpha1.FirmwareUEFI) == (other == vmv1alpha1.FirmwareUEFI); same && err != nil || !same && !refusedFor(err, "spec.firmware") {
 				t.Errorf("from %q to %q: got %v", firmware, other, err)
+			}
+		}
+	}
+}
+
+// networks returns a change that adds networks.
+func networks(names ...string) func(*vmv1alpha1.VirtualMachineSpec) {
+	return func(s *vmv1alpha1.VirtualMachineSpec) {
+		for i, name := range names {
+			s.Networks = append(s.Networks, vmv1alpha1.Network{Name: fmt.Sprintf("net%d", i), Multus: vmv1alpha1.MultusNetwork{NetworkName: name}})
+		}
+	}
+}
+
+func TestVirtualMachine_NetworksAreImmutable(t *testing.T) {
+	t.Parallel()
+	e := env.New(t)
+	c := vmClient(t, e)
+	for _, before := range [][]string{nil, {"a"}, {"a", "b"}} {
+		vm := newVM(e.Namespace, networks(before...))
+		must(t, c.Create(t.Context(), vm))
+		for _, after := range [][]string{nil, {"a"}, {"b"}, {"a", "b"}, {"b", "a"}} {
+			changed := vm.DeepCopy()
+			changed.Spec.Networks = nil
+			networks(after...)(&changed.Spec)
+			err := c.Update(t.Context(), changed, client.DryRunAll)
+			if same := slices.Equal(before, after); same && err != nil || !same && !refusedFor(err, "spec.networks") {
+				t.Errorf("from %q to %q: got %v", before, after, err)
 			}
 		}
 	}

@@ -43,6 +43,9 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM is started again.
 	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
 	AddressesFromPools []IPPoolReferenceApplyConfiguration `json:"addressesFromPools,omitempty"`
+	// Networks are networks of the cluster's operator, in addition to the network of the VMs. The guest has another
+	// network interface for each of them. The VM controller must permit them. They cannot be changed.
+	Networks []NetworkApplyConfiguration `json:"networks,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
@@ -194,6 +197,19 @@ func (b *VirtualMachineSpecApplyConfiguration) WithAddressesFromPools(values ...
 			panic("nil value passed to WithAddressesFromPools")
 		}
 		b.AddressesFromPools = append(b.AddressesFromPools, *values[i])
+	}
+	return b
+}
+
+// WithNetworks adds the given value to the Networks field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Networks field.
+func (b *VirtualMachineSpecApplyConfiguration) WithNetworks(values ...*NetworkApplyConfiguration) *VirtualMachineSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithNetworks")
+		}
+		b.Networks = append(b.Networks, *values[i])
 	}
 	return b
 }

@@ -53,6 +53,9 @@ type Settings struct {
 	Image string
 	// Images are the other images that VMs may set, as exact references. If empty, VMs may set only Image.
 	Images []string
+	// Attachments are the NetworkAttachmentDefinitions that VMs may name in their networks, as NAMESPACE/NAME. If empty,
+	// VMs have no such networks.
+	Attachments []string
 	// Namespace is the VM controller's own namespace. VMs in it get no Pods, because guests can read the Secrets of
 	// their namespace. If empty, VMs may be in any namespace.
 	Namespace string
@@ -137,6 +140,9 @@ func podOf(vm *v1alpha1.VirtualMachine, of *vmpb.VMSpec, s Settings) (*corev1.Po
 	addAntiAffinity(vm, pod)
 	if s.PodAddresses {
 		addPorts(vm, pod)
+	}
+	if err := addNetworks(vm, pod); err != nil {
+		return nil, err
 	}
 	s.Options.apply(pod)
 	return pod, nil

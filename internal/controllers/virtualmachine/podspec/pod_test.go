@@ -34,7 +34,8 @@ func TestPods(t *testing.T) {
 	full.HostPorts = []uint16{16443, 8080}
 	full.Overlay = Overlay{Port: vmpb.OverlayPort, MTU: 1400}
 	full.Migration = Migration{Time: time.Hour, Bandwidth: 100 << 20}
-	cluster, device, reachable := plain, plain, plain
+	cluster, device, reachable, attached := plain, plain, plain, plain
+	attached.Attachments = []string{"networks/storage", "default/office"}
 	reachable.PodAddresses = true
 	cluster.Options = Options{
 		User: 65532, Groups: []int64{104}, KVMResource: "devices.example.com/kvm", PriorityClass: "machines", PullSecrets: []string{"registry"},
@@ -55,6 +56,12 @@ func TestPods(t *testing.T) {
 			vm.Labels = map[string]string{"vm.metropolis.monogon.dev/app": "web"}
 			vm.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}, {Name: "metrics", Port: 9100}}
 			vm.Spec.ReadinessProbe = &v1alpha1.ReadinessProbe{Port: 9100, HTTPPath: "/$(ready)", Scheme: corev1.URISchemeHTTPS}
+		}},
+		"networks": {attached, func(vm *v1alpha1.VirtualMachine) {
+			vm.Spec.VolumeClaimTemplate, vm.Spec.Networks = nil, []v1alpha1.Network{
+				{Name: "backup", Multus: v1alpha1.MultusNetwork{NetworkName: "networks/storage"}, MACAddress: "02:00:00:00:00:07"},
+				{Name: "office", Multus: v1alpha1.MultusNetwork{NetworkName: "office"}},
+			}
 		}},
 		"device": {device, func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate = nil

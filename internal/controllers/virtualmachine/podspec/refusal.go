@@ -31,6 +31,16 @@ func Refusal(vm *v1alpha1.VirtualMachine, s Settings) string {
 	case !s.allows(vm.Spec.HypervisorImage):
 		return fmt.Sprintf("spec.hypervisorImage: image %s is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images of the VM controller", vm.Spec.HypervisorImage)
 	}
+	return networkRefusal(vm, s)
+}
+
+// networkRefusal returns which network a VM must not use, or "" if it may use all of them.
+func networkRefusal(vm *v1alpha1.VirtualMachine, s Settings) string {
+	for i := range vm.Spec.Networks {
+		if name := attachmentOf(vm, &vm.Spec.Networks[i]).String(); !slices.Contains(s.Attachments, name) {
+			return fmt.Sprintf("spec.networks[%d].multus.networkName: network %s is not permitted; create the virtual machine without it, or ask an operator to add it to --network-attachments of the VM controller", i, name)
+		}
+	}
 	return ""
 }
 

@@ -68,6 +68,7 @@ func vmSpec(vm *v1alpha1.VirtualMachine, s Settings) *vmpb.VMSpec {
 	if vm.Spec.Display == v1alpha1.DisplayVNC {
 		spec.Display = vmpb.VMSpec_DISPLAY_VNC
 	}
+	spec.Networks = networkInterfaces(vm)
 	if from := vm.Spec.UserData; from != nil {
 		spec.UserData = &vmpb.UserData{Path: vmpb.UserDataPath, HostName: from.HostName}
 	}

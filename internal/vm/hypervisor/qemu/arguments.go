@@ -23,7 +23,7 @@ const (
 	// Frames from other guests.
 	toGuestFD
 	inherited = toGuestFD - firstFD + 1
-	// The directory with the sockets of a migration.
+	// The directory with the sockets of a migration, if there is one. The sockets of Config.Interfaces follow.
 	directoryFD = firstFD + inherited
 )
 
@@ -78,6 +78,7 @@ func arguments(c Config) []string {
 	args = append(args, kernelArguments(c.Kernel)...)
 	args = append(args, networkArguments(c.Network)...)
 	args = append(args, "-device", object{"driver": "virtio-rng-pci", "id": "rng0"}.json())
+	args = append(args, c.interfaceArguments()...)
 	args = append(args, dataDiskArguments(c.Disks.Data)...)
 	for _, item := range c.Firmware {
 		args = append(args, "-fw_cfg", "name="+escape(item.Name)+",file="+escape(item.Path))
@@ -225,6 +226,27 @@ func networkArguments(n *UserNetwork) []string {
 		// This queue is what the network sends. It gets the frames of other guests and of the hypervisor.
 		"-object", object{"qom-type": "filter-redirector", "id": "guests", "netdev": "net0", "queue": "tx", "indev": "toguest"}.json(),
 	}
+}
+
+// interfaceArguments describes the network interfaces whose frames this process passes. They have no offloads, because
+// QEMU passes only whole frames to sockets.
+func (c Config) interfaceArguments() []string {
+	var args []string
+	for i, network := range c.Interfaces {
+		id := strconv.Itoa(i + 1)
+		args = append(args,
+			"-netdev", object{"type": "dgram", "id": "net" + id, "local": object{"type": "fd", "str": strconv.Itoa(c.interfaceFD(i))}}.json(),
+			"-device", object{"driver": "virtio-net-pci", "id": "nic" + id, "netdev": "net" + id, "mac": network.MAC.String(), "romfile": ""}.json())
+	}
+	return args
+}
+
+// interfaceFD returns the file descriptor of an element of Interfaces in QEMU's process.
+func (c Config) interfaceFD(index int) int {
+	if c.Sockets == "" {
+		return directoryFD + index
+	}
+	return directoryFD + 1 + index
 }
 
 // escape quotes a value in a list of key=value pairs.

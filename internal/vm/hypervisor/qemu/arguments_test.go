@@ -38,8 +38,9 @@ func everything() Config {
 			IPv6:   netip.MustParsePrefix("fd83:7::/64"),
 			Switch: "/run/switch.sock",
 		},
-		Firmware: []FirmwareItem{{Name: "opt/example/metadata", Path: "/run/vm/metadata.pb"}},
-		Display:  true,
+		Display:    true,
+		Interfaces: []Interface{{net.HardwareAddr{0x02, 0, 0, 0, 0, 8}, func(net.Conn) {}}, {net.HardwareAddr{0x02, 0, 0, 0, 0, 9}, func(net.Conn) {}}},
+		Firmware:   []FirmwareItem{{Name: "opt/example/metadata", Path: "/run/vm/metadata.pb"}},
 	}
 }
 
@@ -47,7 +48,7 @@ func minimal() Config {
 	c := everything()
 	c.Processor = Processor{Count: 1, Accelerator: KVM, TranslatedMiB: 128}
 	c.Disks = Disks{Root: Disk{Path: "root.raw"}}
-	c.Kernel, c.Network, c.Firmware, c.Display = nil, nil, nil, false
+	c.Kernel, c.Network, c.Interfaces, c.Firmware, c.Display = nil, nil, nil, nil, false
 	return c
 }
 

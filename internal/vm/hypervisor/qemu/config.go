@@ -36,6 +36,8 @@ type Config struct {
 	Kernel *Kernel
 	// Network is the guest's network interface. If nil, the guest has none.
 	Network *UserNetwork
+	// Interfaces are further network interfaces of the guest.
+	Interfaces []Interface
 	// Firmware holds the items of fw_cfg. Their order must be the same on both sides of a migration.
 	Firmware []FirmwareItem
 	// Display reports whether the guest has a display; see Process.DialDisplay. It requires Sockets.
@@ -179,6 +181,15 @@ type UserNetwork struct {
 	Log *slog.Logger
 	// NoOutside restricts the guest to other guests and HostPorts.
 	NoOutside bool
+}
+
+// Interface is a network interface of the guest whose frames this process passes to a network.
+type Interface struct {
+	// MAC is the Ethernet address of the interface. Required.
+	MAC net.HardwareAddr
+	// Pass passes frames between the network and the guest until the connection is closed. Each message of the
+	// connection is a frame. Required.
+	Pass func(guest net.Conn)
 }
 
 // Overlay is a network of guests on different hosts.

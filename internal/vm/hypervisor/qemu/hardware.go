@@ -42,6 +42,9 @@ func (c Config) Hardware() (string, error) {
 			parts = append(parts, n.IPv6.String())
 		}
 	}
+	for _, network := range c.Interfaces {
+		parts = append(parts, "network interface "+network.MAC.String())
+	}
 	for _, item := range c.Firmware {
 		size, err := sizeOf(item.Path)
 		if err != nil {

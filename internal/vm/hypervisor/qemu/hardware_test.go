@@ -51,6 +51,7 @@ func TestHardware(t *testing.T) {
 		"display":     func(c *Config) { c.Display = true },
 		"no network":  func(c *Config) { c.Network = nil },
 		"network":     func(c *Config) { c.Network.IPv6 = netip.Prefix{} },
+		"interface":   func(c *Config) { c.Interfaces = []Interface{{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}}} },
 		"order":       func(c *Config) { c.Firmware[0], c.Firmware[1] = c.Firmware[1], c.Firmware[0] },
 		"firmware":    func(c *Config) { must(t, os.WriteFile(c.Firmware[0].Path, []byte("longer"), 0o600)) },
 	} {

@@ -55,6 +55,7 @@ type Process struct {
 	directory *os.File       // the directory with the sockets of a migration, or nil
 	disks     []string       // the nodes that the guest can write to
 	screen    chan struct{}  // holds a value during a screenshot; nil without a display
+	announces bool           // whether Cont announces the guest
 
 	events observer
 	done   chan struct{}
@@ -75,9 +76,14 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	if err != nil {
 		return nil, err
 	}
+	interfaces, err := openInterfaces(config.Interfaces)
+	if err != nil {
+		sockets.close()
+		return nil, err
+	}
 	p := &Process{
 		name: config.Name, stderr: &tail.Writer{Limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
-		disks: []string{rootNode},
+		disks: []string{rootNode}, announces: len(config.Interfaces) > 0,
 	}
 	if config.Display {
 		p.screen = make(chan struct{}, 1)
@@ -86,17 +92,20 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 		p.disks = append(p.disks, dataNode(disk.Serial))
 	}
 	if err = p.openDirectory(config.Sockets); err == nil {
-		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets, config.Disks.Locks))
+		err = p.spawn(exec.Command(program, arguments(config)...), p.inheritance(sockets, interfaces, config.Disks.Locks))
 	}
 	if err != nil {
 		p.closeDirectory()
+		interfaces.close()
 		sockets.close()
 		return nil, err
 	}
 	sockets.closeTheirs()
+	interfaces.pass(config.Interfaces)
 	p.monitor, err = qmp.New(ctx, sockets.ours[monitorFD-firstFD], p.events.observe)
 	if err != nil {
 		defer p.closeDirectory()
+		defer interfaces.close()
 		defer sockets.close()
 		return nil, p.failedStart(ctx, err)
 	}
@@ -104,7 +113,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	p.agent = sockets.ours[agentFD-firstFD]
 	filtered := make(chan struct{})
 	go p.filter(p.attach(config.Network, sockets), sockets, filtered)
-	go p.awaitEnd(filtered)
+	go p.awaitEnd(filtered, interfaces)
 	return p, nil
 }
 
@@ -143,11 +152,12 @@ func (p *Process) failedStart(ctx context.Context, reason error) error {
 }
 
 // awaitEnd waits until the process has exited and all of its output was read.
-func (p *Process) awaitEnd(filtered <-chan struct{}) {
+func (p *Process) awaitEnd(filtered <-chan struct{}, interfaces *guestInterfaces) {
 	<-p.monitor.Done()
 	wake(p.events.changed)
 	wake(p.events.moved)
 	<-p.child.Ended()
+	interfaces.close()
 	<-p.console.Done()
 	<-filtered
 	_ = p.agent.Close() // the other side is closed
@@ -203,6 +213,9 @@ func (p *Process) Cont(ctx context.Context) error {
 	var refusal *qmp.Error
 	if errors.As(err, &refusal) && lockError.MatchString(refusal.Description) {
 		return fmt.Errorf("%w: %w", ErrDiskLocked, err)
+	}
+	if err == nil && p.announces {
+		err = p.announce(ctx)
 	}
 	return err
 }
@@ -263,7 +276,7 @@ func openChannels() (*channels, error) {
 	c := &channels{}
 	for i := range inherited {
 		var err error
-		if c.ours[i], c.theirs[i], err = socketPair(); err != nil {
+		if c.ours[i], c.theirs[i], err = socketPair(unix.SOCK_STREAM); err != nil {
 			c.close()
 			return nil, fmt.Errorf("opening a socket for QEMU: %w", err)
 		}
@@ -271,8 +284,8 @@ func openChannels() (*channels, error) {
 	return c, nil
 }
 
-func socketPair() (net.Conn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func socketPair(kind int) (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -42,11 +42,12 @@ func (p *Process) closeDirectory() {
 
 // inheritance returns the files that QEMU inherits, starting at firstFD: the files that it uses, followed by the
 // locks.
-func (p *Process) inheritance(sockets *channels, locks []*os.File) []*os.File {
+func (p *Process) inheritance(sockets *channels, interfaces *guestInterfaces, locks []*os.File) []*os.File {
 	files := sockets.theirs[:inherited:inherited]
 	if p.directory != nil {
 		files = append(files, p.directory)
 	}
+	files = append(files, interfaces.theirs...)
 	return append(files, locks...)
 }
 

@@ -2,8 +2,10 @@
 package vmspec
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"path"
@@ -77,6 +79,7 @@ const (
 	maxMemoryBytes = 64 << 40
 	maxDiskBytes   = disks.MaxBytes
 	maxDataDisks   = 16
+	maxNetworks    = 8
 	// maxCommandLine is above the limit of Linux on any platform, in bytes.
 	maxCommandLine = 64 << 10
 )
@@ -85,6 +88,9 @@ var (
 	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	// dataDiskForm is limited by the length of a virtio serial number.
 	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
+	networkForm  = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,61}[0-9a-z])?$`)
+	// interfaceForm allows fewer names than Linux does, of at most 15 bytes.
+	interfaceForm = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,14}$`)
 	// nameForm allows more than Kubernetes does. All of its names are safe in logs, command lines and host names.
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)
 )
@@ -92,7 +98,7 @@ var (
 // Check validates a VMSpec. It returns the same errors as Parse.
 func Check(spec *vmpb.VMSpec) error {
 	for _, check := range []func(*vmpb.VMSpec) *Error{
-		checkNames, checkMode, checkImage, checkController, checkGuest, checkShutdown, checkKernel, checkFirmware, checkDisplay, checkFiles, checkDataDisks, checkServed, checkShared,
+		checkNames, checkMode, checkImage, checkController, checkGuest, checkShutdown, checkKernel, checkFirmware, checkDisplay, checkFiles, checkDataDisks, checkNetworks, checkServed, checkShared,
 	} {
 		if problem := check(spec); problem != nil {
 			return problem
@@ -334,6 +340,42 @@ func checkDataDisk(field string, data *vmpb.DataDisk) *Error {
 		problem = checkInitialImage(field+".initial_image", data.GetInitialImage())
 	}
 	return problem
+}
+
+func checkNetworks(spec *vmpb.VMSpec) *Error {
+	if count := len(spec.GetNetworks()); count > maxNetworks {
+		return &Error{"networks", fmt.Sprintf("%d networks exceed the maximum of %d", count, maxNetworks)}
+	}
+	used := map[string]bool{} // names and interfaces: no name contains a slash
+	for i, network := range spec.GetNetworks() {
+		field := fmt.Sprintf("networks[%d]", i)
+		name, device := network.GetName(), network.GetInterface()
+		switch {
+		case !networkForm.MatchString(name):
+			return &Error{field + ".name", fmt.Sprintf("%q does not consist of 1 to 63 lower-case letters, digits and hyphens", name)}
+		case !interfaceForm.MatchString(device):
+			return &Error{field + ".interface", fmt.Sprintf("%q is not the name of a network interface", device)}
+		case used[name]:
+			return &Error{field + ".name", fmt.Sprintf("%q is the name of more than one network", name)}
+		case used["/"+device]:
+			return &Error{field + ".interface", fmt.Sprintf("%q is the interface of more than one network", device)}
+		}
+		used[name], used["/"+device] = true, true
+		if text := network.GetMac(); text != "" && ParseMAC(text) == nil {
+			return &Error{field + ".mac", fmt.Sprintf("%q is not the Ethernet address of a network interface", text)}
+		}
+	}
+	return nil
+}
+
+// ParseMAC parses NetworkInterface.mac. It returns nil if the text is not the Ethernet address of a network interface.
+func ParseMAC(text string) net.HardwareAddr {
+	const size, group = 6, 1
+	address, err := net.ParseMAC(text)
+	if err != nil || len(address) != size || address[0]&group != 0 || bytes.Equal(address, make([]byte, size)) {
+		return nil
+	}
+	return address
 }
 
 // checkPath accepts only clean absolute paths. A path therefore cannot leave its root by "..".

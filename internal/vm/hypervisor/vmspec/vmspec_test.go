@@ -155,6 +155,15 @@ func TestParse_ErrorNamesField(t *testing.T) {
 		"NUL in the command line": {"kernel_boot.command_line", func(s *vmpb.VMSpec) { s.KernelBoot.CommandLine = "a\x00b" }},
 		"no time to shut down":    {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(0) }},
 		"days to shut down":       {"shutdown_time", func(s *vmpb.VMSpec) { s.ShutdownTime = durationpb.New(48 * time.Hour) }},
+		"network without a name":  {"networks[0].name", networks(&vmpb.NetworkInterface{Interface: "net1"})},
+		"network of no interface": {"networks[0].interface", networks(&vmpb.NetworkInterface{Name: "a"})},
+		"interface with a path":   {"networks[0].interface", networks(&vmpb.NetworkInterface{Name: "a", Interface: "../net1"})},
+		"two networks of a name":  {"networks[1].name", networks(&vmpb.NetworkInterface{Name: "a", Interface: "net1"}, &vmpb.NetworkInterface{Name: "a", Interface: "net2"})},
+		"two networks of a link":  {"networks[1].interface", networks(&vmpb.NetworkInterface{Name: "a", Interface: "net1"}, &vmpb.NetworkInterface{Name: "b", Interface: "net1"})},
+		"group address":           {"networks[0].mac", networks(&vmpb.NetworkInterface{Name: "a", Interface: "net1", Mac: "01:00:00:00:00:01"})},
+		"address of no network":   {"networks[0].mac", networks(&vmpb.NetworkInterface{Name: "a", Interface: "net1", Mac: "00:00:00:00:00:00"})},
+		"address of eight bytes":  {"networks[0].mac", networks(&vmpb.NetworkInterface{Name: "a", Interface: "net1", Mac: "02:00:00:00:00:00:00:01"})},
+		"nine networks":           {"networks", networks(make([]*vmpb.NetworkInterface, 9)...)},
 		"unknown firmware":        {"firmware", func(s *vmpb.VMSpec) { s.Firmware = 9 }},
 		"unknown display":         {"display", func(s *vmpb.VMSpec) { s.Display = 9 }},
 		"UEFI with a kernel":      {"firmware", func(s *vmpb.VMSpec) { s.Firmware = vmpb.VMSpec_FIRMWARE_UEFI }},
@@ -250,4 +259,8 @@ func TestVMSpec_IncomingMigration(t *testing.T) {
 			t.Errorf("from %q: %v", source, err)
 		}
 	}
+}
+
+func networks(all ...*vmpb.NetworkInterface) func(*vmpb.VMSpec) {
+	return func(s *vmpb.VMSpec) { s.Networks = all }
 }
