@@ -229,8 +229,9 @@ crash: controlplane ## Kill the manager at every crash point of every scenario a
 
 SOAK ?= 30m
 .PHONY: soak
-soak: controlplane ## Run random operations with random faults (SOAK=30m)
+soak: controlplane ## Run random operations with random faults, with one manager and then with fleets (SOAK=30m for each)
 	MILLWRIGHT_TIER=all MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestSoak$$' -v ./test/suites/crash
+	MILLWRIGHT_TIER=all MILLWRIGHT_SOAK=$(SOAK) go test -count=1 -timeout 24h -run 'TestFleet_Soak$$' -v ./test/suites/fleet
 
 # Tests that inject a fault report it with the attribute "fault". FAULTS selects packages and RUN selects tests; the
 # rows of all other tests stay unchanged. make reliability FAULTS=./test/suites/crash RUN=TestSoak

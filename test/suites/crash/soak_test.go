@@ -1,14 +1,11 @@
 package crash
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -90,23 +87,10 @@ var soakOperations = slices.Concat([]soakOperation{
 func TestSoak(t *testing.T) {
 	tier.All(t)
 	fleet := newFleet(t)
-	s := &soak{random: rand.New(rand.NewPCG(1, 0)), length: shortSoak,
+	length, random := tier.Soak(t, shortSoak)
+	s := &soak{random: random, length: length,
 		replicas: 3, class: pool,
 		done: map[string]int{}, held: map[string]bool{}, removed: map[string]bool{}, forced: map[string]bool{}, pods: map[string]string{}}
-	if text := os.Getenv("MILLWRIGHT_SOAK"); text != "" {
-		length, err := time.ParseDuration(text)
-		if err != nil {
-			t.Fatalf("MILLWRIGHT_SOAK: %v", err)
-		}
-		s.length = length
-		seed := cmp.Or(os.Getenv("MILLWRIGHT_SEED"), strconv.FormatInt(time.Now().UnixNano(), 10))
-		number, err := strconv.ParseUint(seed, 10, 64)
-		if err != nil {
-			t.Fatalf("MILLWRIGHT_SEED: %v", err)
-		}
-		s.random = rand.New(rand.NewPCG(number, 0))
-		t.Logf("MILLWRIGHT_SEED=%s does the same operations again", seed)
-	}
 	t.Attr("fault", "Random operations and faults for "+s.length.String())
 	result := fleet.play(t, scenario{
 		name: "soak", where: apart, orphanPeriod: time.Second, healthTimeout: soakHealthTimeout, metrics: true,

@@ -116,7 +116,7 @@ func (w *world) cluster(name string, target *env.Cluster) *cluster {
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace, Labels: map[string]string{w.label: ""}}})
 	w.create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "target", Labels: map[string]string{"fleet.millwright.dev/target": "true"}},
-		Data:       map[string][]byte{"kubeconfig": w.kubeconfigOf(target)},
+		Data:       map[string][]byte{"kubeconfig": w.kubeconfig(w.userOf(target))},
 	})
 	vms := filepath.Join(w.dir, c.namespace)
 	if err := os.Mkdir(vms, 0o700); err != nil {
@@ -142,11 +142,11 @@ func (w *world) userOf(target *env.Cluster) *rest.Config {
 	return user
 }
 
-// kubeconfigOf returns the kubeconfig of a target.
-func (w *world) kubeconfigOf(target *env.Cluster) []byte {
+// kubeconfig returns the kubeconfig of a user.
+func (w *world) kubeconfig(user *rest.Config) []byte {
 	w.Helper()
 	path := filepath.Join(w.dir, "target")
-	env.WriteKubeconfig(w.T, path, w.userOf(target))
+	env.WriteKubeconfig(w.T, path, user)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		w.Fatal(err)
@@ -160,10 +160,7 @@ func (c *cluster) pool(machines int, providerSpec string, changes ...func(*v1alp
 	c.machines = machines
 	named := metav1.ObjectMeta{Namespace: c.namespace, Name: "pool"}
 	c.create(&corev1.Secret{ObjectMeta: named, Data: map[string][]byte{"userData": []byte("u")}})
-	c.create(&v1alpha1.MachineClass{
-		ObjectMeta: named, Provider: "sim", SecretRef: &corev1.SecretReference{Namespace: c.namespace, Name: "pool"},
-		ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)},
-	})
+	c.class("pool", providerSpec)
 	selected := map[string]string{"name": "pool"}
 	deployment := &v1alpha1.MachineDeployment{ObjectMeta: named}
 	deployment.Spec.Replicas = int32(machines)
@@ -174,6 +171,15 @@ func (c *cluster) pool(machines int, providerSpec string, changes ...func(*v1alp
 		change(deployment)
 	}
 	c.create(deployment)
+}
+
+// class creates a class with the Secret of the pool.
+func (c *cluster) class(name, providerSpec string) {
+	c.Helper()
+	c.create(&v1alpha1.MachineClass{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name}, Provider: "sim", SecretRef: &corev1.SecretReference{Namespace: c.namespace, Name: "pool"},
+		ProviderSpec: runtime.RawExtension{Raw: []byte(providerSpec)},
+	})
 }
 
 // oneByOne permits one more Machine during an update, and requires that all are available.

@@ -22,6 +22,12 @@ type observer struct {
 	*world
 	clusters map[string]*cluster
 	client   client.WithWatch
+	// rule returns why a state of the Machines of a cluster, after a change of that kind, must not occur, or an empty string. It
+	// is called with the lock.
+	rule func(of *cluster, known map[string]*v1alpha1.Machine, change watch.EventType) string
+	// restarts permits restarts of the seed's API server, which terminate watches. What happens before a watch begins again is
+	// not seen.
+	restarts bool
 
 	mu sync.Mutex
 	// holdings are the holders of the lease machine-controller of each namespace, and secondary those of the other lease, oldest
@@ -40,15 +46,19 @@ type holding struct {
 	acquired, renewed time.Time
 }
 
-// observe begins to observe clusters whose pools are complete. Their Machines are updated one by one.
-func (w *world) observe(clusters []*cluster) *observer {
+// observe begins to observe clusters whose pools are complete. Their Machines are updated one by one, unless changes change that.
+func (w *world) observe(clusters []*cluster, changes ...func(*observer)) *observer {
 	w.Helper()
 	o := &observer{
 		world: w, clusters: map[string]*cluster{}, holdings: map[string][]holding{}, secondary: map[string][]holding{},
-		machines: map[string]map[string]*v1alpha1.Machine{}, updates: map[string]int{},
+		machines: map[string]map[string]*v1alpha1.Machine{}, updates: map[string]int{}, rule: isOneByOne,
 	}
 	for _, c := range clusters {
-		o.clusters[c.namespace], o.machines[c.namespace] = c, map[string]*v1alpha1.Machine{}
+		o.clusters[c.namespace] = c
+	}
+	o.forget()
+	for _, change := range changes {
+		change(o)
 	}
 	var err error
 	if o.client, err = client.NewWithWatch(w.Admin, client.Options{Scheme: env.NewScheme()}); err != nil {
@@ -77,20 +87,55 @@ func (o *observer) follow(list client.ObjectList, see func(event watch.EventType
 		o.Fatal(err)
 	}
 	go func() {
-		for event := range events.ResultChan() {
-			o.mu.Lock()
-			see(event.Type, event.Object)
-			o.mu.Unlock()
-		}
-		if o.Context().Err() == nil {
-			o.Errorf("the watch of %T ended", list)
+		for events != nil {
+			for event := range events.ResultChan() {
+				o.mu.Lock()
+				see(event.Type, event.Object)
+				o.mu.Unlock()
+			}
+			if o.Context().Err() == nil && !o.restarts {
+				o.Errorf("the watch of %T ended", list)
+			}
+			events = o.resume(list)
 		}
 	}()
 }
 
-// seeMachine checks the bounds of a rolling update of one Machine at a time.
+// resume begins a watch again, or returns nil if that is not possible or the test completes.
+func (o *observer) resume(list client.ObjectList) watch.Interface {
+	for o.restarts && o.Context().Err() == nil {
+		if _, machines := list.(*v1alpha1.MachineList); machines {
+			o.mu.Lock()
+			o.forget() // they may have been deleted
+			o.mu.Unlock()
+		}
+		if events, err := o.client.Watch(o.Context(), list); err == nil {
+			return events
+		}
+		select {
+		case <-time.After(resumePeriod):
+		case <-o.Context().Done():
+		}
+	}
+	return nil
+}
+
+// resumePeriod is the time between two attempts to begin a watch again.
+const resumePeriod = 50 * time.Millisecond
+
+// forget forgets all Machines. Its caller holds the lock.
+func (o *observer) forget() {
+	for namespace := range o.clusters {
+		o.machines[namespace] = map[string]*v1alpha1.Machine{}
+	}
+}
+
+// seeMachine applies the rule to a change of a Machine.
 func (o *observer) seeMachine(event watch.EventType, object any) {
 	machine, ok := object.(*v1alpha1.Machine)
+	if !ok && event == watch.Error && o.restarts {
+		return
+	}
 	if !ok {
 		o.violations = append(o.violations, fmt.Sprintf("the watch of Machines returned %v", object))
 		return
@@ -104,15 +149,32 @@ func (o *observer) seeMachine(event watch.EventType, object any) {
 	} else {
 		known[machine.Name] = machine
 	}
-	running, desired := 0, o.clusters[machine.Namespace].machines
+	if violation := o.rule(o.clusters[machine.Namespace], known, event); violation != "" {
+		o.violations = append(o.violations, machine.Namespace+" "+violation)
+	}
+}
+
+// isOneByOne checks the bounds of a rolling update of one Machine at a time.
+func isOneByOne(c *cluster, known map[string]*v1alpha1.Machine, change watch.EventType) string {
+	_, available := countsOf(known)
+	if change != watch.Added && available < c.machines || len(known) > c.machines+1 {
+		return fmt.Sprintf("has %d Machines, of which %d are available", len(known), available)
+	}
+	return ""
+}
+
+// countsOf returns the number of Machines that are not being deleted, and how many of these are Running.
+func countsOf(known map[string]*v1alpha1.Machine) (active, available int) {
 	for _, one := range known {
-		if one.DeletionTimestamp.IsZero() && one.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
-			running++
+		if !one.DeletionTimestamp.IsZero() {
+			continue
+		}
+		active++
+		if one.Status.CurrentStatus.Phase == v1alpha1.MachineRunning {
+			available++
 		}
 	}
-	if event != watch.Added && running < desired || len(known) > desired+1 {
-		o.violations = append(o.violations, fmt.Sprintf("%s has %d Machines, of which %d are available", machine.Namespace, len(known), running))
-	}
+	return active, available
 }
 
 // seeLease records who holds the leases of a namespace.

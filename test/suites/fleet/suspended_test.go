@@ -12,31 +12,34 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// suspend stops a process where it does not hold the lock of the simulated VMs, which would stop the other processes, too.
-func (c *cluster) suspend(process *program.Process) {
-	c.Helper()
+// suspend stops a process where it does not hold the lock of the simulated VMs of a cluster, which would stop the other
+// processes, too.
+func (w *world) suspend(process *program.Process, clusters ...*cluster) {
+	w.Helper()
 	for range 10 {
-		c.signal(process, syscall.SIGSTOP)
+		w.signal(process, syscall.SIGSTOP)
 		read := make(chan struct{})
 		go func() {
 			defer close(read)
-			_, _ = c.cloud.VMs() // it waits for the lock
+			for _, c := range clusters {
+				_, _ = c.cloud.VMs() // it waits for the lock
+			}
 		}()
 		select {
 		case <-read:
 			return
 		case <-time.After(2 * time.Second):
-			c.signal(process, syscall.SIGCONT)
+			w.signal(process, syscall.SIGCONT)
 		}
 		<-read
 	}
-	c.Fatal("the process always holds the lock of the simulated VMs")
+	w.Fatal("the process always holds the lock of the simulated VMs")
 }
 
-func (c *cluster) signal(process *program.Process, signal syscall.Signal) {
-	c.Helper()
+func (w *world) signal(process *program.Process, signal syscall.Signal) {
+	w.Helper()
 	if err := syscall.Kill(process.PID(), signal); err != nil {
-		c.Fatal(err)
+		w.Fatal(err)
 	}
 }
 
@@ -64,7 +67,7 @@ func TestFleet_SuspendedReplica(t *testing.T) {
 		}
 		g.Expect(serving).NotTo(gomega.BeNil(), "no process has begun the rollout")
 	})
-	c.suspend(serving)
+	w.suspend(serving, c)
 	other := processes[0]
 	if other == serving {
 		other = processes[1]
@@ -80,7 +83,7 @@ func TestFleet_SuspendedReplica(t *testing.T) {
 	if deployment.Status.UpdatedReplicas == machines {
 		t.Error("the rollout was complete before the replica was resumed")
 	}
-	c.signal(serving, syscall.SIGCONT)
+	w.signal(serving, syscall.SIGCONT)
 	w.eventually(c.settled)
 
 	for _, process := range processes {
