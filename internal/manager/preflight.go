@@ -70,6 +70,8 @@ const (
 	pollInterval = 500 * time.Millisecond
 	// logInterval is the time between two log lines.
 	logInterval = 5 * time.Second
+	// rolesTimeout is how long an API server that starts may reject all requests, because it has not read the roles yet.
+	rolesTimeout = 5 * time.Second
 )
 
 // until sends a request until it succeeds or fails in a way that a retry cannot change. It returns the
@@ -77,9 +79,11 @@ const (
 func (w waiting) until(ctx context.Context, ask func() error) error {
 	var last error
 	var logged time.Time
+	begun := time.Now()
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		last = interruptibly(ctx, ask)
-		if last == nil || isFinal(last) || ctx.Err() != nil {
+		denied := apierrors.IsForbidden(last) && time.Since(begun) > rolesTimeout
+		if last == nil || isFinal(last) || denied || ctx.Err() != nil {
 			return true, ctx.Err()
 		}
 		if time.Since(logged) >= logInterval {
@@ -120,7 +124,7 @@ func retry(ctx context.Context, ask func() error) error {
 	return last
 }
 
-// isFinal reports whether a retry cannot change the result.
+// isFinal reports whether a retry cannot change the result. Forbidden is not final, because of rolesTimeout.
 func isFinal(err error) bool {
-	return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+	return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err)
 }

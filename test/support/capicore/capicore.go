@@ -46,7 +46,7 @@ func File(version string, path ...string) (string, error) {
 	}
 	file := filepath.Join(append([]string{cache, "capi-" + version, "current"}, path...)...)
 	if _, err := os.Stat(file); err != nil {
-		return "", fmt.Errorf("Cluster API is not built; run hack/capi.sh %s: %w", version, err)
+		return "", fmt.Errorf("run hack/capi.sh %s to build Cluster API: %w", version, err)
 	}
 	return file, nil
 }

@@ -100,27 +100,44 @@ func (r *Registry) EnsureTarget(ctx context.Context, from Source) (Target, error
 // existingTarget returns the current target, or why there is none. The zero value means that a target must be
 // reserved.
 func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Pod, from Source) Target {
-	order, deleted := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
-	reason, message := migration.Obstacle(vm, source, from.Report)
-	record, grace := vm.Status.Migration, time.Duration(0)
-	if from.Stopping > 0 && !deleted {
-		grace = r.Migration.HostShutdown
+	deleted, grace := !source.DeletionTimestamp.IsZero(), r.hostGrace(source, from)
+	if why := refusal(vm, source, from, grace); why != "" {
+		return Target{Refusal: why}
 	}
+	record := vm.Status.Migration
 	switch {
-	case reason != migration.NoObstacle:
-		return Target{Refusal: message}
-	case !order.Given && !deleted && grace == 0:
-		return Target{Refusal: notLeaving(from)}
-	case grace > 0 && from.Stopping > searchTime(source, grace):
-		return Target{Refusal: fmt.Sprintf("its host is stopping it, and gives it %s, of which too little remains for a migration", grace)}
-	case order.Node != "" && order.Node == source.Spec.NodeName:
-		return Target{Refusal: fmt.Sprintf("the virtual machine is already on node %s", order.Node)}
 	case migration.UnderWay(&vm.Status):
 		return Target{Pod: record.TargetPodName, Limits: podspec.MigrationLimits(vm, source, from.Report, r.Migration), Grace: grace}
 	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
 		return Target{}
 	}
 	return r.afterFailure(record, deleted || grace > 0, from.Awaited)
+}
+
+// hostGrace returns how long after SIGTERM the host of a source kills it, if the host stops it although its Pod is not
+// being deleted. It returns 0 if this is not the case, or if the time is not known.
+func (r *Registry) hostGrace(source *corev1.Pod, from Source) time.Duration {
+	if from.Stopping == 0 || !source.DeletionTimestamp.IsZero() {
+		return 0
+	}
+	return r.Migration.HostShutdown
+}
+
+// refusal returns why a VM is not migrated; empty if it is. grace is the result of hostGrace.
+func refusal(vm *v1alpha1.VirtualMachine, source *corev1.Pod, from Source, grace time.Duration) string {
+	order, deleted := migration.OrderOf(vm), !source.DeletionTimestamp.IsZero()
+	reason, message := migration.Obstacle(vm, source, from.Report)
+	switch {
+	case reason != migration.NoObstacle:
+		return message
+	case !order.Given && !deleted && grace == 0:
+		return notLeaving(from)
+	case grace > 0 && from.Stopping > searchTime(source, grace):
+		return fmt.Sprintf("its host is stopping it, and gives it %s, of which too little remains for a migration", grace)
+	case order.Node != "" && order.Node == source.Spec.NodeName:
+		return fmt.Sprintf("the virtual machine is already on node %s", order.Node)
+	}
+	return ""
 }
 
 // notLeaving explains why a VM need not leave its host.

@@ -189,7 +189,7 @@ type Interface struct {
 	MAC net.HardwareAddr
 	// Pass passes frames between the network and the guest until the connection is closed. Each message of the
 	// connection is a frame. Required.
-	Pass func(guest net.Conn)
+	Pass func(guest net.Conn) `json:"-"`
 }
 
 // Overlay is a network of guests on different hosts.
