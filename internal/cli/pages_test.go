@@ -61,6 +61,9 @@ var ofOthers = map[string]string{
 	"trusted-proxy-ip":                   "oauth2-proxy",
 	"provider-id":                        "the kubelet",
 	"service-node-port-range":            "kube-apiserver",
+	"api":                                "the benchmark",
+	"burst":                              "the benchmark",
+	"qps":                                "the benchmark",
 }
 
 // TestDocs_FlagsExist checks that every flag on a page is a flag of some command.
