@@ -82,6 +82,14 @@ func up(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
+func down(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetDown(link)
+}
+
 // address adds an address to an interface of the namespace.
 func (n *namespace) address(name string, prefix netip.Prefix) {
 	n.t.Helper()
@@ -131,19 +139,26 @@ func newTestNetwork(t *testing.T) *testNetwork {
 	return n
 }
 
-// open opens a socket in the pod, and passes frames between it and the returned connection.
-func (n *testNetwork) open() (*Socket, net.Conn) {
+// socket opens a socket in the pod.
+func (n *testNetwork) socket() *Socket {
 	n.t.Helper()
 	var s *Socket
 	n.pod.do(func() (err error) {
 		s, err = Open("net1", Guest{VM: "default/web", MAC: guestMAC}, slog.New(slog.DiscardHandler))
 		return err
 	})
+	n.t.Cleanup(s.Close)
+	return s
+}
+
+// open opens a socket in the pod, and passes frames between it and the returned connection.
+func (n *testNetwork) open() (*Socket, net.Conn) {
+	n.t.Helper()
+	s := n.socket()
 	ours, theirs := datagrams(n.t)
 	passed := make(chan struct{})
 	go func() { defer close(passed); s.Pass(theirs) }()
 	n.t.Cleanup(func() {
-		s.Close()
 		_ = theirs.Close()
 		<-passed
 	})

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -93,10 +94,14 @@ func configure(fd, index int) error {
 
 func bigEndian(n uint16) uint16 { return n<<8 | n>>8 }
 
-// Pass passes frames between the interface and the guest until both the socket and the connection are closed. Each
-// message of the connection is a frame.
+// Pass passes frames between the interface and the guest until the connection is closed. Each message of the connection is
+// a frame. Pass may then be called with another connection.
 func (s *Socket) Pass(guest net.Conn) {
-	s.passing.Go(func() { s.send(guest) })
+	_ = s.file.SetReadDeadline(time.Time{})
+	s.passing.Go(func() {
+		s.send(guest)
+		_ = s.file.SetReadDeadline(time.Now()) // there may never be another frame for the guest
+	})
 	s.passing.Go(func() { s.receive(guest) })
 	s.passing.Wait()
 }
@@ -147,7 +152,7 @@ func (s *Socket) receive(guest net.Conn) {
 	buffer := make([]byte, vnetHeaderSize+maxFrame)
 	for {
 		frame, tag, err := s.read(buffer)
-		if s.closed.Load() {
+		if s.closed.Load() || errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 		if err != nil || !s.guest.receives(frame[min(vnetHeaderSize, len(frame)):]) {

@@ -161,6 +161,32 @@ func TestSocket_KeepsVLANTags(t *testing.T) {
 	}
 }
 
+// TestSocket_PassEndsWithConnection checks that Pass returns when a guest is gone, although no frame arrives any more, and
+// that the next guest then gets the frames.
+func TestSocket_PassEndsWithConnection(t *testing.T) {
+	n := newTestNetwork(t)
+	s := n.socket()
+	for range 2 {
+		guest, connection := datagrams(t)
+		passed := make(chan struct{})
+		go func() { defer close(passed); s.Pass(connection) }()
+		sent := frame(guestMAC, otherMAC, "for the guest")
+		_, err := n.raw().Write(sent)
+		must(t, err)
+		if got := next(t, guest); !bytes.Equal(got, sent) {
+			t.Errorf("the guest got %q, want %q", got, sent)
+		}
+		n.machine.do(func() error { return down("eth0") })
+		must(t, connection.Close())
+		select {
+		case <-passed:
+		case <-time.After(waitTimeout):
+			t.Fatal("Pass waits for a frame although the guest is gone")
+		}
+		n.machine.do(func() error { return up("eth0") })
+	}
+}
+
 // TestSocket_ReportsMissingInterface checks the error if no CNI plugin has created the interface.
 func TestSocket_ReportsMissingInterface(t *testing.T) {
 	pod := newNamespace(t)
