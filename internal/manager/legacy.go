@@ -61,23 +61,39 @@ func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 		return nil, fmt.Errorf("control cluster: %w", err)
 	}
 	var kinds []string
+	denied := map[string]error{}
+	// One retry for all kinds, because it takes rolesTimeout if one of them is forbidden.
+	err = retry(ctx, func() (err error) {
+		kinds, err = readableKinds(ctx, client, cfg.Namespace, served, denied)
+		return err
+	})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("control cluster at %s: %w", config.Host, err)
+	}
+	for kind, err := range denied {
+		cfg.Log.Info("reading legacy classes is forbidden; they are not migrated", "kind", kind, "reason", err.Error())
+	}
+	return kinds, nil
+}
+
+// readableKinds returns the legacy class kinds that are served and that the manager is allowed to read. It adds those that it
+// is not allowed to read to denied, and returns one of these errors, or another error of a request.
+func readableKinds(ctx context.Context, client metadata.Interface, namespace string, served map[string]bool, denied map[string]error) (kinds []string, forbidden error) {
+	clear(denied)
 	for _, kind := range legacy.Kinds() {
 		resource := legacy.Resource(kind)
 		if !served[resource] {
 			continue
 		}
-		err := retry(ctx, func() error {
-			_, err := client.Resource(legacy.SchemeGroupVersion.WithResource(resource)).Namespace(cfg.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
-			return err
-		})
+		_, err := client.Resource(legacy.SchemeGroupVersion.WithResource(resource)).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
 		switch {
 		case apierrors.IsForbidden(err):
-			cfg.Log.Info("reading legacy classes is forbidden; they are not migrated", "kind", kind, "reason", err.Error())
+			denied[kind], forbidden = err, err
 		case err != nil:
-			return nil, fmt.Errorf("control cluster at %s: reading %s: %w", config.Host, resource, err)
+			return nil, fmt.Errorf("reading %s: %w", resource, err)
 		default:
 			kinds = append(kinds, kind)
 		}
 	}
-	return kinds, nil
+	return kinds, forbidden
 }

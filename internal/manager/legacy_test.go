@@ -2,14 +2,21 @@ package manager
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/testr"
 	"github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/api/machine/legacy"
@@ -34,6 +41,41 @@ func legacyPool(namespace string) (class *unstructured.Unstructured, pool []clie
 	}}
 	class.SetGroupVersionKind(legacy.SchemeGroupVersion.WithKind(legacy.AWS))
 	return class, []client.Object{objects[0], deployment}
+}
+
+// TestLegacyClass_ForbiddenKindsAreAskedTogether checks that a manager that may read only some legacy kinds waits once, and not
+// for each of them, in case the API server has not read the roles yet. The others are migrated.
+func TestLegacyClass_ForbiddenKindsAreAskedTogether(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/apis/"+legacy.SchemeGroupVersion.String() {
+			list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: legacy.SchemeGroupVersion.String()}
+			for _, kind := range legacy.Kinds() {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: legacy.Resource(kind)})
+			}
+			_ = json.NewEncoder(w).Encode(list) // the client sees the failure
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, path.Base(r.URL.Path))
+		if path.Base(r.URL.Path) != legacy.Resource(legacy.GCP) {
+			reply{status: http.StatusForbidden}.write(w)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}})
+	}))
+	defer server.Close()
+	found, err := servedKinds(t.Context(), Config{Control: &rest.Config{Host: server.URL}, Log: testr.New(t), Settings: Settings{Namespace: "default"}})
+	if err != nil || !slices.Equal(found, []string{legacy.GCP}) {
+		t.Errorf("found %v, %v", found, err)
+	}
+	if first := asked[:min(len(asked), len(legacy.Kinds()))]; len(slices.Compact(slices.Sorted(slices.Values(first)))) != len(legacy.Kinds()) {
+		t.Errorf("the first requests are for %v", first)
+	}
 }
 
 // TestLegacyClass_MachinesGetVMsAfterMigration checks that the machines of a class of a legacy kind get their VMs once the class is

@@ -79,11 +79,10 @@ const (
 func (w waiting) until(ctx context.Context, ask func() error) error {
 	var last error
 	var logged time.Time
-	begun := time.Now()
+	var roles rolesWait
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		last = interruptibly(ctx, ask)
-		denied := apierrors.IsForbidden(last) && time.Since(begun) > rolesTimeout
-		if last == nil || isFinal(last) || denied || ctx.Err() != nil {
+		if last == nil || roles.isFinal(last) || ctx.Err() != nil {
 			return true, ctx.Err()
 		}
 		if time.Since(logged) >= logInterval {
@@ -113,10 +112,11 @@ func interruptibly(ctx context.Context, ask func() error) error {
 // terminate a manager that is starting.
 func retry(ctx context.Context, ask func() error) error {
 	var last error
+	var roles rolesWait
 	// The error of the last request is more useful than the timeout.
 	_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, controlTimeout, true, func(context.Context) (bool, error) {
 		last = ask()
-		return last == nil || isFinal(last), nil
+		return last == nil || roles.isFinal(last), nil
 	})
 	if last == nil {
 		return ctx.Err()
@@ -124,7 +124,18 @@ func retry(ctx context.Context, ask func() error) error {
 	return last
 }
 
-// isFinal reports whether a retry cannot change the result. Forbidden is not final, because of rolesTimeout.
-func isFinal(err error) bool {
-	return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err)
+// rolesWait is the wait for the roles of an API server that starts. The zero value has not begun.
+type rolesWait struct{ since time.Time }
+
+// isFinal reports whether a retry cannot change the result of a request. If the result is a rejection, this is the case when
+// all requests have been rejected for rolesTimeout.
+func (w *rolesWait) isFinal(err error) bool {
+	if !apierrors.IsForbidden(err) {
+		w.since = time.Time{}
+		return errors.Is(err, core.ErrNotServed) || meta.IsNoMatchError(err) || apierrors.IsUnauthorized(err)
+	}
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	return time.Since(w.since) > rolesTimeout
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/go-logr/logr/funcr"
@@ -100,6 +103,39 @@ func TestControlCluster_IsChecked(t *testing.T) {
 			if tc.requests > 0 && asked.Load() != tc.requests {
 				t.Errorf("%d requests, want %d", asked.Load(), tc.requests)
 			}
+		})
+	}
+}
+
+// TestControlCluster_RolesAreAwaited checks how long a manager waits while an API server rejects all requests. The time
+// begins with the first rejection, because the server may start long after the manager.
+func TestControlCluster_RolesAreAwaited(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	unavailable := apierrors.NewServiceUnavailable("starting")
+	for name, test := range map[string]struct {
+		until map[time.Duration]error // the response of the server up to a time
+		want  error
+		after time.Duration
+	}{
+		"a server that starts later":    {map[time.Duration]error{time.Minute: unavailable, time.Minute + 3*time.Second: forbidden}, nil, time.Minute + 3*time.Second},
+		"a server that starts again":    {map[time.Duration]error{4 * time.Second: forbidden, 8 * time.Second: unavailable, 12 * time.Second: forbidden}, nil, 12 * time.Second},
+		"a user without the permission": {map[time.Duration]error{time.Minute: unavailable, time.Hour: forbidden}, forbidden, time.Minute + rolesTimeout + pollInterval},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				err := waiting{log: testr.New(t)}.until(t.Context(), func() error {
+					for _, end := range slices.Sorted(maps.Keys(test.until)) {
+						if time.Since(begun) < end {
+							return test.until[end]
+						}
+					}
+					return nil
+				})
+				if !errors.Is(err, test.want) || time.Since(begun) != test.after {
+					t.Errorf("returned %v after %s, want %v after %s", err, time.Since(begun), test.want, test.after)
+				}
+			})
 		})
 	}
 }
