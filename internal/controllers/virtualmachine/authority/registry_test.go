@@ -445,7 +445,7 @@ func TestRegistry_ConfirmProcesses(t *testing.T) {
 
 // reserves reports whether a response is a target that the status has as reserved.
 func reserves(is *v1alpha1.VirtualMachineMigration, got Target) bool {
-	return is != nil && is.Phase == v1alpha1.MigrationPreparing && is.TargetPodName == got.Pod && got.Pause == 0 && got.Refusal == ""
+	return is != nil && is.Phase == v1alpha1.MigrationPreparing && is.TargetPodName == got.Pod && got.Refusal == ""
 }
 
 func TestRegistry_EnsureTarget(t *testing.T) {
@@ -538,6 +538,7 @@ func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
 		stopping time.Duration
 		target   string // "new" for a new one
 		grace    time.Duration
+		pause    time.Duration // until the target is refused
 		refusal  string
 	}{
 		"the time is not known":          {stopping: time.Second, refusal: "--vm-host-shutdown-grace-period"},
@@ -545,9 +546,10 @@ func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
 		"time remains":                   {host: host, stopping: 30 * time.Second, target: "new"},
 		"too little time remains":        {host: host, stopping: 31 * time.Second, refusal: "gives it 1m30s"},
 		"a shutdown takes all time":      {host: 30 * time.Second, stopping: 1, refusal: "gives it 30s"},
-		"under way":                      {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 30 * time.Second, target: "vm-2", grace: host},
+		"under way":                      {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 20 * time.Second, target: "vm-2", grace: host, pause: 10*time.Second + 1},
+		"under way, at the last moment":  {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 30 * time.Second, target: "vm-2", grace: host, pause: 1},
 		"under way for too long":         {given: migrating(v1alpha1.MigrationPreparing), host: host, stopping: 31 * time.Second, refusal: "gives it 1m30s"},
-		"requested, under way":           {given: all(ordered, migrating(v1alpha1.MigrationPreparing)), host: host, stopping: time.Second, target: "vm-2", grace: host},
+		"requested, under way":           {given: all(ordered, migrating(v1alpha1.MigrationPreparing)), host: host, stopping: time.Second, target: "vm-2", grace: host, pause: 29*time.Second + 1},
 		"requested, the time is unknown": {given: all(ordered, migrating(v1alpha1.MigrationPreparing)), stopping: time.Hour, target: "vm-2"},
 		"deleted":                        {given: all(deleted, migrating(v1alpha1.MigrationPreparing)), host: host, stopping: time.Hour, target: "vm-2"},
 	} {
@@ -562,7 +564,7 @@ func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
 			if test.target == "new" && reserves(w.status(t).Migration, got) {
 				return
 			}
-			if got.Pod != test.target || got.Grace != test.grace || (got.Refusal == "") != (test.refusal == "") || !strings.Contains(got.Refusal, test.refusal) {
+			if got.Pod != test.target || got.Grace != test.grace || got.Pause != test.pause || (got.Refusal == "") != (test.refusal == "") || !strings.Contains(got.Refusal, test.refusal) {
 				t.Errorf("got %+v", got)
 			}
 		})

@@ -30,7 +30,8 @@ const (
 type Target struct {
 	// Pod is the name of the target Pod, which may not exist yet; empty if there is no target.
 	Pod string
-	// Pause is how long to wait until there may be another target; 0 if there is one, or will be none.
+	// Pause is how long to wait until there may be another target, or this one is refused because it was not ready in time; 0
+	// if only a change leads to another response.
 	Pause time.Duration
 	// Refusal is the reason why there will be no target; empty if there is one, or may be one later.
 	Refusal string
@@ -104,14 +105,22 @@ func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Po
 	if why := refusal(vm, source, from, grace); why != "" {
 		return Target{Refusal: why}
 	}
+	var refused time.Duration // until refusal refuses the target; 0 if it does not
+	if grace > 0 {
+		refused = searchTime(source, grace) - from.Stopping + 1
+	}
 	record := vm.Status.Migration
 	switch {
 	case migration.UnderWay(&vm.Status):
-		return Target{Pod: record.TargetPodName, Limits: podspec.MigrationLimits(vm, source, from.Report, r.Migration), Grace: grace}
+		return Target{Pod: record.TargetPodName, Pause: refused, Limits: podspec.MigrationLimits(vm, source, from.Report, r.Migration), Grace: grace}
 	case record == nil || record.SourcePodName != vm.Status.ActivePodName || record.Phase != v1alpha1.MigrationFailed || record.EndTime == nil:
 		return Target{}
 	}
-	return r.afterFailure(record, deleted || grace > 0, from.Awaited)
+	target := r.afterFailure(record, deleted || grace > 0, from.Awaited)
+	if grace > 0 {
+		target.Pause = min(target.Pause, refused)
+	}
+	return target
 }
 
 // hostGrace returns how long after SIGTERM the host of a source kills it, if the host stops it although its Pod is not

@@ -107,7 +107,7 @@ func (w *wait) try(ctx context.Context) (*vmpb.EnsureMigrationTargetResponse, ti
 	w.target = target.Pod
 	incoming := w.Incoming(w.vm, target.Pod)
 	if incoming.GetEndpoint() == "" {
-		return nil, 0, nil
+		return nil, target.Pause, nil
 	}
 	if !w.healthy(ctx, incoming) {
 		return nil, healthInterval, nil

@@ -117,6 +117,23 @@ func TestEnsureMigrationTarget_WaitsForHealth(t *testing.T) {
 	}
 }
 
+// TestEnsureMigrationTarget_IsRefusedInTime checks that a source whose host stops it does not wait for a target for longer
+// than this may take, so that the guest has the time that a shutdown needs. No change would end the wait.
+func TestEnsureMigrationTarget_IsRefusedInTime(t *testing.T) {
+	m := newMigrating(t)
+	m.Registry.Migration.HostShutdown = 90 * time.Second // of which a shutdown needs 30 s, and half of the rest is for the copy
+	m.Refused = func(context.Context, types.NamespacedName, string) {}
+	w := &wait{Service: m.Service, us: m.source, vm: m.key, began: time.Now(), stopping: 10 * time.Second}
+	got, pause, err := w.try(t.Context())
+	if got != nil || pause <= 0 || pause > 21*time.Second || err != nil {
+		t.Fatalf("at first: %v, %v, %v", got, pause, err)
+	}
+	w.began = time.Now().Add(-pause)
+	if got, _, err := w.try(t.Context()); got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN || err != nil {
+		t.Errorf("after this time: %v, %v", got, err)
+	}
+}
+
 // TestEnsureMigrationTarget_WaitsForTheReport checks that a source that has not reported yet is not shut down
 // immediately, and that it does not wait forever.
 func TestEnsureMigrationTarget_WaitsForTheReport(t *testing.T) {
