@@ -127,7 +127,7 @@ func TestCache_ListsAgainAfterOutage(t *testing.T) {
 	c.Advance(t)
 	c.create("lost")
 	c.await(all, "kept", "lost")
-	restore()
+	restore(false)
 	c.await(targets, "kept")
 	c.create("new")
 	c.await(targets, "kept", "new")
@@ -139,6 +139,46 @@ func TestCache_ListsAgainAfterOutage(t *testing.T) {
 		}
 		c.await([]string{name}, "kept", "lost")
 	}
+}
+
+// TestCache_RestoredWithHigherVersions checks that caches of the control cluster also stop the manager if resource versions are
+// higher after a restore than before. Then only the objects show that they are from a backup.
+func TestCache_RestoredWithHigherVersions(t *testing.T) {
+	t.Parallel()
+	c := &restoredCaches{T: t, Env: env.New(t, env.WithOwn()), all: map[string]cache.Cache{}}
+	stopped := map[string]chan struct{}{"streams": make(chan struct{}), "lists": make(chan struct{})}
+	for name, made := range map[string]newInformer{"streams": toolscache.NewSharedIndexInformer, "lists": listing} {
+		c.add(name, withLists(unlessRestored(made, sync.OnceFunc(func() { close(stopped[name]) })), consistent))
+	}
+	all := slices.Collect(maps.Keys(c.all))
+	awaitKept := func(data map[string]string) {
+		c.Helper()
+		gomega.NewWithT(t).Eventually(func(g gomega.Gomega) {
+			for _, name := range all {
+				kept := &corev1.ConfigMap{}
+				g.Expect(c.all[name].Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: "kept"}, kept)).To(gomega.Succeed())
+				g.Expect(kept.Data).To(gomega.Equal(data), name)
+			}
+		}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
+	}
+
+	c.create("kept")
+	c.await(all, "kept")
+	restore := c.Backup(t)
+	changed := map[string]string{"changed": "after the backup"}
+	if err := c.Client.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: "kept"}, Data: changed}); err != nil {
+		t.Fatal(err)
+	}
+	awaitKept(changed)
+	restore(true)
+	for name, done := range stopped {
+		select {
+		case <-done:
+		case <-time.After(env.WaitTimeout):
+			t.Errorf("the cache of %s does not stop the manager", name)
+		}
+	}
+	awaitKept(changed)
 }
 
 // TestCache_OutageWithoutRestore checks that caches of the control cluster do not stop the manager when the API server is only

@@ -16,18 +16,24 @@ import (
 // ErrRestored is the error of a process that stopped because the cluster of its objects was restored from an older backup.
 var ErrRestored = errors.New("the control cluster was restored from an older backup than this process has read; start the process again")
 
-// unlessRestored returns a newInformer whose informers call restored, and keep what they have, if a list is older than that.
+// unlessRestored returns a newInformer whose informers call restored, and keep what they have, if a list, or an object in it, is
+// older than that. The version of the list itself is not sufficient: etcd can be restored with a higher one, so that clients
+// do not see versions decrease, and a restored cluster may have reached the earlier one.
 //
 // Informers list one after another. If they accepted an older list, a pass could combine objects from before and after a
 // restore, such as a MachineSet with fewer replicas and Machines that no longer exist, and delete Machines that the set
 // needs. The next process lists all kinds before it acts.
 func unlessRestored(made newInformer, restored func()) newInformer {
 	return func(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-		if lists, ok := from.(*toolscache.ListWatch); ok {
-			h := &history{restored: restored, inner: *lists}
-			lists.ListWithContextFunc, lists.WatchFuncWithContext = h.list, h.watch
+		lists, ok := from.(*toolscache.ListWatch)
+		if !ok {
+			return made(from, object, resync, indexers)
 		}
-		return made(from, object, resync, indexers)
+		h := &history{restored: restored, inner: *lists}
+		lists.ListWithContextFunc, lists.WatchFuncWithContext = h.list, h.watch
+		informer := made(from, object, resync, indexers)
+		h.has = informer.GetStore()
+		return informer
 	}
 }
 
@@ -37,6 +43,8 @@ type history struct {
 	inner    toolscache.ListWatch
 	// known is the last version that the informer requested. It requests the version that it has before it accepts any other.
 	known string
+	// has contains the objects of the informer.
+	has toolscache.Store
 }
 
 func (h *history) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -45,8 +53,17 @@ func (h *history) list(ctx context.Context, options metav1.ListOptions) (runtime
 	if err != nil {
 		return nil, err
 	}
-	if h.isOlder(list) {
-		return nil, ErrRestored
+	older := isBefore(versionOf(list), h.known)
+	err = meta.EachListItem(list, func(object runtime.Object) error {
+		older = older || h.hasNewer(object)
+		return nil
+	})
+	if err == nil && older {
+		h.restored()
+		err = ErrRestored
+	}
+	if err != nil {
+		return nil, err
 	}
 	return list, nil
 }
@@ -58,8 +75,19 @@ func (h *history) watch(ctx context.Context, options metav1.ListOptions) (watch.
 	if err != nil || options.SendInitialEvents == nil || h.known == "" {
 		return events, err
 	}
+	known, older := h.known, false
 	return watch.Filter(events, func(event watch.Event) (watch.Event, bool) {
-		return event, event.Type != watch.Bookmark || !h.isOlder(event.Object)
+		switch event.Type {
+		case watch.Added:
+			older = older || h.hasNewer(event.Object)
+		case watch.Bookmark:
+			older = older || isBefore(versionOf(event.Object), known)
+			if older {
+				h.restored()
+			}
+			return event, !older
+		}
+		return event, true
 	}), nil
 }
 
@@ -69,18 +97,24 @@ func (h *history) request(options metav1.ListOptions) {
 	}
 }
 
-// isOlder reports whether an object or a list is older than what the informer has.
-func (h *history) isOlder(object runtime.Object) bool {
-	version := ""
+// hasNewer reports whether the informer has a newer version of an object in a list.
+func (h *history) hasNewer(object runtime.Object) bool {
+	has, found, err := h.has.Get(object)
+	return err == nil && found && isBefore(versionOf(object), versionOf(has.(runtime.Object)))
+}
+
+func versionOf(object runtime.Object) string {
 	if list, err := meta.ListAccessor(object); err == nil {
-		version = list.GetResourceVersion()
-	} else if one, err := meta.Accessor(object); err == nil {
-		version = one.GetResourceVersion()
+		return list.GetResourceVersion()
 	}
-	order, err := resourceversion.CompareResourceVersion(version, h.known)
-	if err != nil || order >= 0 {
-		return false
+	if one, err := meta.Accessor(object); err == nil {
+		return one.GetResourceVersion()
 	}
-	h.restored()
-	return true
+	return ""
+}
+
+// isBefore reports whether a version is lower than another. It returns false if one of them is not known.
+func isBefore(version, other string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, other)
+	return err == nil && order < 0
 }

@@ -69,7 +69,7 @@ func TestFleet_TargetComesBackOlder(t *testing.T) {
 	restore := w.Target.Backup(t)
 	c.scale(4)
 
-	restore()
+	restore(false)
 	w.eventually(func(g gomega.Gomega) {
 		for uid, machine := range c.list(g) {
 			want := v1alpha1.MachineUnknown
@@ -112,7 +112,7 @@ func TestFleet_SeedComesBackOlder(t *testing.T) {
 	w.Advance(t)
 	c.scale(3)
 
-	restore()
+	restore(false)
 	w.eventually(func(g gomega.Gomega) { g.Expect(replica.Done()).To(gomega.BeClosed()) })
 	w.Expect(replica.ExitCode()).To(gomega.Equal(1))
 	w.Expect(replica.Output.String()).To(gomega.ContainSubstring(manager.ErrRestored.Error()))

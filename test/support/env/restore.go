@@ -13,19 +13,30 @@ import (
 )
 
 // Backup saves the data of etcd. The API server must not be shared with other tests; see WithOwn. restore stops the control
-// plane, replaces the data by the saved one, and starts the control plane again on the same ports.
-func (c *Cluster) Backup(t testing.TB) (restore func()) {
+// plane, replaces the data by the saved one, and starts the control plane again on the same ports. With raised, resource
+// versions continue above those from before the restore, as with the option --bump-revision of etcdutl.
+func (c *Cluster) Backup(t testing.TB) (restore func(raised bool)) {
 	t.Helper()
 	data, saved := filepath.Join(c.ControlPlane.Dir(), "etcd"), filepath.Join(t.TempDir(), "etcd")
 	c.whileStopped(t, func() error { return os.CopyFS(saved, os.DirFS(data)) }, controlplane.Etcd)
-	return func() {
+	return func(raised bool) {
 		t.Helper()
 		c.whileStopped(t, func() error {
-			if err := os.RemoveAll(data); err != nil {
+			last, err := c.revision(t.Context())
+			if err != nil {
 				return err
 			}
-			return os.CopyFS(data, os.DirFS(saved))
-		}, controlplane.Etcd, controlplane.APIServer)
+			c.whileStopped(t, func() error {
+				if err := os.RemoveAll(data); err != nil {
+					return err
+				}
+				return os.CopyFS(data, os.DirFS(saved))
+			}, controlplane.Etcd)
+			if !raised {
+				return nil
+			}
+			return c.raise(t.Context(), last)
+		}, controlplane.APIServer)
 	}
 }
 
@@ -59,7 +70,7 @@ func (c *Cluster) whileStopped(t testing.TB, do func() error, components ...stri
 		}
 	}
 	if err := do(); err != nil {
-		t.Fatalf("copying the data of etcd: %v", err)
+		t.Fatalf("while %s are stopped: %v", components, err)
 	}
 	for _, name := range components {
 		if err := c.ControlPlane.StartComponent(t.Context(), name); err != nil {
