@@ -23,6 +23,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/cli/connect"
 	"github.com/millwright-dev/millwright/internal/cli/kubeconfig"
 	"github.com/millwright-dev/millwright/internal/cli/vm"
+	"github.com/millwright-dev/millwright/internal/reconcile/relist"
 	"github.com/millwright-dev/millwright/internal/ui"
 )
 
@@ -185,7 +186,7 @@ func (f *flags) optionsOf(config *rest.Config, version string) (ui.Options, erro
 	// Client-side rate limits are meant for controllers, and would delay explanations behind each other.
 	config.QPS = -1
 	var err error
-	if options.Control, err = connect.NewClient(config); err != nil {
+	if options.Control, err = connect.NewClient(relist.Config(config)); err != nil {
 		return options, err
 	}
 	if options.Target, err = f.targetOf(options.Control); err != nil {

@@ -3,13 +3,18 @@ package ui
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -69,6 +74,29 @@ func TestHost_IsLoopback(t *testing.T) {
 		if got := isLoopback(host); got != want {
 			t.Errorf("%q: %t, want %t", host, got, want)
 		}
+	}
+}
+
+// TestPage_ListsAgainAfterOutage checks that the page resumes no watch after an outage, in which the cluster may have been restored
+// from a backup.
+func TestPage_ListsAgainAfterOutage(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "true" {
+			panic(http.ErrAbortHandler) // closes the connection
+		}
+		w.Header().Set("Content-Type", "application/json")
+		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: v1alpha1.SchemeGroupVersion.String()}
+		list.APIResources = []metav1.APIResource{{Name: "machines", Kind: "Machine", Namespaced: true}}
+		_ = json.NewEncoder(w).Encode(list) // the client sees the failure
+	}))
+	defer server.Close()
+	options, err := (&flags{}).optionsOf(&rest.Config{Host: server.URL}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = options.Control.Watch(t.Context(), &v1alpha1.MachineList{}, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "7"}})
+	if !apierrors.IsResourceExpired(err) {
+		t.Errorf("a watch from a version returned %v", err)
 	}
 }
 
