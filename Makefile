@@ -109,7 +109,7 @@ prometheus: ## Install Prometheus from the distribution for the test of the dash
 	@hack/install-prometheus.sh
 
 .PHONY: nginx
-nginx: ## Install nginx from the distribution for tests of the page of millwright ui behind it (as root; once)
+nginx: ## Install the distribution's nginx, for tests of the page of millwright ui behind it (as root; once)
 	@hack/install-nginx.sh
 
 .PHONY: guest

@@ -26,12 +26,12 @@ type api struct {
 	phases []string
 	// budgets of the phases.
 	budgets map[string]budget
-	// declare creates the deployments, without Machines, and what the manager needs for them.
+	// declare creates the deployments, without Machines, and the objects that the manager needs for them.
 	declare func(w *setup, ctx context.Context) error
 	// ready waits until the manager can create Machines.
 	ready func(w *setup, ctx context.Context) error
-	// acted waits until the manager has carried out the first step for the last of the given number of Machines, with
-	// which the first pool is scaled up. Nothing else changes.
+	// acted waits until the manager has carried out its first step for the Machine with which the first pool is scaled up
+	// to the given number. Nothing else changes.
 	acted func(w *setup, ctx context.Context, machines int) error
 	// machines and deployments return empty lists.
 	machines, deployments func() client.ObjectList
@@ -50,7 +50,7 @@ var apis = map[string]api{mcm: mcmAPI, capi: clusterAPI}
 // apiNames lists the names for users.
 func apiNames() string { return strings.Join(slices.Sorted(maps.Keys(apis)), ", ") }
 
-// mcmAPI is machine.sapcloud.io, which millwright manager serves alone.
+// mcmAPI is machine.sapcloud.io, for which only millwright manager runs.
 var mcmAPI = api{
 	command:     defaultCommand,
 	budgets:     mcmBudgets,

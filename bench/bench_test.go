@@ -149,7 +149,7 @@ func TestRun_MeasuresFleet(t *testing.T) {
 	}
 }
 
-// TestRun_MeasuresClusterAPI measures this project's manager with the core of Cluster API, whose requests are not counted.
+// TestRun_MeasuresClusterAPI measures this project's manager next to the core of Cluster API, whose requests must not be counted.
 func TestRun_MeasuresClusterAPI(t *testing.T) {
 	tier.All(t)
 	if testing.Short() {
@@ -166,7 +166,7 @@ func TestRun_MeasuresClusterAPI(t *testing.T) {
 	}
 }
 
-// checkClusterAPIPhase checks that the manager's requests are counted, and those of the core and of kubelets are not.
+// checkClusterAPIPhase checks that only requests of the manager are counted, and none of the core and of kubelets.
 func checkClusterAPIPhase(t *testing.T, phase writtenPhase, machines int) {
 	t.Helper()
 	for request := range phase.ByRequest {

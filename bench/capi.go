@@ -20,8 +20,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// clusterAPI is Cluster API. Its core creates and deletes Machines with their MillwrightMachines, which millwright
-// manager serves.
+// clusterAPI is Cluster API. Its core creates and deletes Machines and their MillwrightMachines. millwright manager creates
+// and deletes the VMs of MillwrightMachines.
 var clusterAPI = api{
 	command:     clusterAPICommand,
 	phases:      []string{scaleUp, rollingUpdate, idle, restart, scaleDown},
@@ -64,8 +64,8 @@ const clusterAPICommand = "exec {millwright} manager --apis capi --driver sim --
 	" --sim-dir {sim} --control-kubeconfig {kubeconfig} --target-kubeconfig {target-kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
 
-// clusterAPIBudgets are 20 % above what 50 Machines took, for conflicts with the core. They do not include its requests.
-// When nothing changes, the manager makes none.
+// clusterAPIBudgets are 20 % above a measurement with 50 Machines, because the number of conflicts with the core varies. They
+// do not include requests of the core. While nothing changes, the manager makes no requests.
 var clusterAPIBudgets = map[string]budget{
 	scaleUp:       {perMachine: 8.5},
 	rollingUpdate: {perMachine: 11.2},
@@ -156,7 +156,7 @@ func (w *setup) declareClusterAPI(ctx context.Context) error {
 	return nil
 }
 
-// startCore starts the core as an administrator: without a controller manager, its own roles are not aggregated.
+// startCore starts the core as an administrator, because its ClusterRoles are not aggregated without a controller manager.
 func (w *setup) startCore(ctx context.Context) error {
 	if err := capicore.InstallStubs(ctx, w.cp.RESTConfig()); err != nil {
 		return err
@@ -173,8 +173,8 @@ func (w *setup) apply(ctx context.Context, manifest string, variables map[string
 	return controlplane.ApplyText(ctx, w.client, []byte(text), namespace)
 }
 
-// serveManager starts a proxy through which the manager reaches the API server. It counts the manager's requests, since
-// the API server's metrics do not distinguish them from those of the core.
+// serveManager starts a proxy between the manager and the API server. The proxy counts the manager's requests, because the
+// API server's metrics do not distinguish them from those of the core.
 func (w *setup) serveManager() (err error) {
 	access := w.cp.RESTConfig()
 	w.counted = &clientRequests{}
@@ -200,8 +200,8 @@ func (w *setup) awaitConnection(ctx context.Context) error {
 	})
 }
 
-// awaitWrite waits until the manager has written an object. A manager writes nothing while all Machines are complete,
-// and the core creates the additional one.
+// awaitWrite waits until the manager has written an object. The manager writes nothing while all Machines are complete, so
+// its first write is for the additional Machine that the core creates.
 func (w *setup) awaitWrite(ctx context.Context, _ int) error {
 	before := w.counted.counts()
 	return await(ctx, 10*time.Millisecond, func() (bool, error) {

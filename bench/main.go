@@ -3,7 +3,7 @@
 // It starts a control plane (kube-apiserver and etcd without fsync, no controller manager), runs a manager as a
 // separate process, and runs phases: by default, it scales a MachineDeployment up, updates it, leaves it idle, and
 // scales it down. Then it prints the cost of each phase. It fails if the manager violates a bound at any moment.
-// With --api capi, the Machines are those of Cluster API, whose core runs next to the manager.
+// With --api capi, it measures Machines of Cluster API, and runs the core of Cluster API next to the manager.
 // docs/contributing/performance.md explains the phases, what is counted, and how to measure another manager of the same
 // API.
 package main
@@ -118,7 +118,7 @@ const fleetCommand = "exec {millwright} fleet --driver sim --sim-heartbeat 0" +
 
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
-	flags.StringVar(&o.api, "api", mcm, "API of the Machines, as in --apis of millwright manager: "+apiNames()+"; with "+capi+", only the manager's requests are counted, and not those of Cluster API's core, which creates the Machines")
+	flags.StringVar(&o.api, "api", mcm, "API of the Machines, as in --apis of millwright manager: "+apiNames()+"; with "+capi+", requests of Cluster API's core, which creates the Machines, are not counted")
 	flags.StringSliceVar(&o.phases, "phases", defaultPhases, "comma-separated phases, in order: "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
 	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
@@ -195,7 +195,7 @@ func (o *options) validateAPI() error {
 		}
 	}
 	if o.load.clusters > 0 || o.load.pods > 0 || o.replay {
-		return fmt.Errorf("--api: %s cannot be used with --clusters, --pods and --replay", o.api)
+		return fmt.Errorf("--api: %s cannot be combined with --clusters, --pods or --replay", o.api)
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func (w *setup) rollingUpdate() phase {
 			if err := w.patchAll(ctx, func(pool) string { return w.api.replacement }); err != nil {
 				return err
 			}
-			// Until the core of Cluster API has compared the Machines with the template, their status is still complete.
+			// Until the core of Cluster API has compared the Machines with the template, the status is still complete.
 			if err := w.tracker.await(ctx, func() bool { return w.tracker.gone() >= w.sum(all) }); err != nil {
 				return err
 			}
@@ -356,8 +356,8 @@ func (w *setup) managerUsage() (usage, error) {
 	return usageOf(func(s procfs.ProcStat) bool { return s.PGRP == w.manager.PID() })
 }
 
-// tail waits after the work of a phase is complete, while requests and CPU time are still counted. With Cluster API, it
-// waits until the manager has observed the last changes of the core.
+// tail continues to count requests and CPU time for some time after the work of a phase is complete. With Cluster API, it
+// waits until the manager has processed the last changes of the core.
 func (w *setup) tail(ctx context.Context, p phase) error {
 	switch {
 	case p.name == idle:

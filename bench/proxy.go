@@ -26,8 +26,8 @@ type proxy struct {
 	server     *http.Server
 }
 
-// serveProxy serves a proxy until stop is called. access is the access to the API server. around returns the handler of
-// authenticated requests, which calls next to forward them.
+// serveProxy serves a proxy until stop is called. access describes the API server. around returns the handler of authenticated
+// requests, which calls next to forward a request.
 func serveProxy(access *rest.Config, around func(next http.Handler) http.Handler) (*proxy, error) {
 	transport, err := rest.TransportFor(access)
 	if err != nil {

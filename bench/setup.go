@@ -38,10 +38,10 @@ type setup struct {
 	server rest.Interface
 	// api is the measured API.
 	api api
-	// own counts the requests that the benchmark itself makes during the measurement, so that they can be subtracted from
-	// those in the API server's metrics. It stays empty if counted is used instead.
+	// own counts the requests that the benchmark itself makes during the measurement. They are subtracted from the requests
+	// in the API server's metrics. It stays empty if counted is used instead.
 	own clientRequests
-	// counted counts the requests of the manager, if that uses proxy. Otherwise, both are nil.
+	// counted counts the requests of the manager if it uses proxy. Otherwise, both are nil.
 	counted *clientRequests
 	proxy   *proxy
 	// kubeconfig is the path of the manager's kubeconfig.

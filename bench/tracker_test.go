@@ -219,7 +219,8 @@ func TestBounds_OfPhases(t *testing.T) {
 	}
 }
 
-// TestClientRequests_AreCountedLikeAPIServer: the benchmark can subtract its own requests from the API server's metrics.
+// TestClientRequests_AreCountedLikeAPIServer checks that the benchmark counts its requests like the API server, from whose
+// metrics it subtracts them.
 func TestClientRequests_AreCountedLikeAPIServer(t *testing.T) {
 	var own clientRequests
 	own.reset()

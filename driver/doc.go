@@ -33,9 +33,9 @@
 //   - Machine.Status.LastKnownState is the LastKnownState that the driver returned last, or empty. It MAY be used
 //     to continue an operation.
 //   - CreateMachine, InitializeMachine and UpdateMachine MUST validate the ProviderSpec: mandatory parameters, tags and
-//     ranges. Other methods MUST validate what identifies VMs, such as the tags, and SHOULD accept everything else,
-//     such as unknown fields (Millwright): a later version may have written them, and the Machines of a class from
-//     which no VM can be created must still be deleted.
+//     ranges. Other methods MUST validate the fields that identify VMs, such as the tags, and SHOULD accept unknown and
+//     invalid values elsewhere (Millwright): a later version may have written them, and the Machines of a class must be
+//     deleted even if no VM can be created from it.
 //   - The context has a deadline. When the context is done, a driver MUST clean up what it can and return Canceled
 //     or DeadlineExceeded (Millwright).
 //   - Methods are called concurrently, and during a change of leadership even for the same machine.

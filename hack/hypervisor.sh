@@ -34,7 +34,7 @@ files=(
 	usr/share/qemu/linuxboot_dma.bin
 	usr/share/qemu/multiboot_dma.bin
 	usr/share/qemu/pvh.bin
-	# Firmware of the graphics card, and the keyboard layout of the VNC server.
+	# Firmware of the graphics card, and a keyboard layout for the VNC server.
 	usr/share/seabios/vgabios-stdvga.bin
 	usr/share/qemu/keymaps/en-us
 	# The licenses that the copyright files of the packages refer to.

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Installs nginx, behind which tests run the page of "millwright ui". If it is installed, it does nothing.
+# Installs nginx, unless it is installed. Tests run the page of "millwright ui" behind it.
 #
 #   hack/install-nginx.sh
 #
-# As root on a system with apt-get, it installs the missing package. Without root, these tests are skipped, so it prints a
-# message and does nothing.
+# Installing the package requires root and apt-get. Without root, this program only prints a message, and the tests are skipped.
 set -euo pipefail
 
 # shellcheck disable=SC2034 # used by hack/packages.sh

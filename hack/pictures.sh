@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes the pictures of "millwright ui", of which those in docs/images are in the documentation. A test compares the page with
-# them, in Chromium. Look at the differences before you commit them.
+# Takes the pictures of "millwright ui" in Chromium. A test compares the page with them, and the pictures in docs/images are also
+# part of the documentation. Look at the differences before you commit them.
 #
 #   hack/pictures.sh
 set -euo pipefail

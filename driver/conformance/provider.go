@@ -150,8 +150,7 @@ func (p Provider) refused() map[string]*v1alpha1.MachineClass {
 	return classes
 }
 
-// unidentified returns those of the refused classes that do not identify their VMs, whichever fields of the class a
-// driver uses for that.
+// unidentified returns the refused classes that do not identify their VMs, whichever fields a driver uses to identify them.
 func (p Provider) unidentified() map[string]*v1alpha1.MachineClass {
 	list := p.Class.DeepCopy()
 	list.ProviderSpec = runtime.RawExtension{Raw: []byte(`[]`)}

@@ -414,7 +414,7 @@ var requestRules = []Rule{
 	},
 }
 
-// acceptsUnknownField deletes a VM whose ID is not stored after an unknown field was added to its class.
+// acceptsUnknownField adds an unknown field to the class of a VM whose ID is not stored, and deletes the VM.
 func acceptsUnknownField(p *probe) {
 	a := p.make(p.target("a"))
 	edited := a.withID("").of(p.provider.newer())
@@ -431,7 +431,7 @@ func acceptsUnknownField(p *probe) {
 	}
 }
 
-// each calls a function with a machine of each class.
+// each calls a function for each class, with a machine of that class.
 func (p *probe) each(classes map[string]*v1alpha1.MachineClass, call func(what string, t target)) {
 	for i, what := range slices.Sorted(maps.Keys(classes)) {
 		call(what, p.target(fmt.Sprint(i)).of(classes[what]))

@@ -10,8 +10,9 @@
 //
 // # Provider specification
 //
-// All fields are optional. Durations are written as "1m30s". With unknown fields, except apiVersion and kind, or values
-// out of range, no VM can be created or updated. Such VMs are still found and deleted, unless pool or tags are invalid.
+// All fields are optional. Durations are written as "1m30s". If a class has unknown fields other than apiVersion and kind, or
+// values out of range, VMs cannot be created or updated. They are still found and deleted, unless the pool or the tags are
+// invalid.
 //
 //	latency       duration  time that every call takes; 0s
 //	joinDelay     duration  time from creation until the node appears; 0s

@@ -318,9 +318,9 @@ func wantRejected(t *testing.T, err error, field string) {
 	}
 }
 
-// TestMachine_IsDeletedWithInvalidClass checks that a class that is invalid, for example because a later version wrote a
-// field of it, prevents the creation of VMs but not their deletion. Otherwise, each Machine that fails stays Terminating,
-// while its MachineSet creates the next one.
+// TestMachine_IsDeletedWithInvalidClass checks that an invalid class, for example one with a field of a later version, prevents
+// the creation of VMs but not their deletion. Otherwise, each failed Machine would stay Terminating, while its MachineSet
+// creates the next one.
 func TestMachine_IsDeletedWithInvalidClass(t *testing.T) {
 	for name, change := range map[string]object{
 		"unknown field":       {"latenzy": "1s"},
@@ -380,8 +380,8 @@ func TestDriver_RejectsInvalidOwner(t *testing.T) {
 	}
 }
 
-// TestDriver_ListWithoutTagsRejectsUnknownField checks that VMs are not listed if the class has no tags but an unknown field,
-// which may be misspelled tags: the VMs of other clusters would be in the list.
+// TestDriver_ListWithoutTagsRejectsUnknownField checks that VMs are not listed if the class has an unknown field and no tags.
+// The unknown field may be a misspelling of tags, and the list would then contain the VMs of other clusters.
 func TestDriver_ListWithoutTagsRejectsUnknownField(t *testing.T) {
 	w := newTestDriver(t, sim.Config{}, object{"pool": "p", "tgas": object{"cluster": "x"}})
 	w.with(newClass(t, "other", object{"pool": "p", "tags": object{"cluster": "y"}})).mustCreate("foreign")

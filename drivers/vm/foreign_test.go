@@ -230,7 +230,7 @@ func TestProviderID_OfOtherDrivers(t *testing.T) {
 	if v := w.theVM(); !v.DeletionTimestamp.IsZero() || len(w.secrets()) != 1 {
 		t.Error("the VM or its Secret was deleted")
 	}
-	cutOff := &cutting{WithWatch: w.cluster, at: 4} // creates a Secret, but no VM
+	cutOff := &cutting{WithWatch: w.cluster, at: 4} // permits the creation of a Secret, but not of a VM
 	_, err := w.with(vm.Options{Client: cutOff, Installation: "test"}).create(t.Context(), "n")
 	wantCode(t, err, codes.Unavailable)
 	w.mustRemove("n", "aws:///eu/i-1")

@@ -9,7 +9,7 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// network is a network of each VM of a class. It has no Ethernet address, which VMs must not have in common.
+// network is a secondary network of the VMs of a class. It has no Ethernet address, because each VM needs its own.
 type network struct {
 	Name   string                   `json:"name"`
 	Multus vmv1alpha1.MultusNetwork `json:"multus"`
@@ -18,7 +18,7 @@ type network struct {
 const (
 	// networksField is the JSON name of providerSpec.Networks.
 	networksField = "networks"
-	maxNetworks   = 8 // that of VirtualMachines
+	maxNetworks   = 8 // as in VirtualMachines
 )
 
 // networkName accepts the names that VirtualMachines accept.

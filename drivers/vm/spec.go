@@ -123,16 +123,16 @@ func parseSpec(raw []byte) (*providerSpec, error) {
 	return s, nil
 }
 
-// parseToFind decodes and validates only what identifies the VM of a machine: the pool and the cluster. All other fields
-// may be unknown or invalid, for example because a later version wrote them. Otherwise, a Machine of a class from which no
-// VM can be created could not be deleted.
+// parseToFind decodes and validates only the fields that identify the VM of a machine: the pool and the tag of the cluster. All
+// other fields may be unknown or invalid, for example because a later version wrote them, so that Machines can be deleted even
+// if no VM can be created from their class.
 func parseToFind(raw []byte) (*providerSpec, error) { return parseIdentity(raw, clusterTag) }
 
-// parseToList is like parseToFind, for the VMs of a class, which also have its role.
+// parseToList is like parseToFind, for the VMs of a class, which the tag of the role also identifies.
 func parseToList(raw []byte) (*providerSpec, error) { return parseIdentity(raw, clusterTag, roleTag) }
 
-// parseIdentity decodes the pool and the tags, and validates the pool and the tags with the prefixes. Other fields of the
-// result are not set.
+// parseIdentity decodes the pool and the tags. It validates the pool, and the tags with these prefixes. It does not set other
+// fields of the result.
 func parseIdentity(raw []byte, prefixes ...string) (*providerSpec, error) {
 	var fields struct {
 		VMPool string            `json:"vmPool"`
@@ -202,7 +202,7 @@ func (s *providerSpec) validatePool() field.ErrorList {
 	return validateName("vmPool", s.VMPool, validation.IsDNS1123Label)
 }
 
-// validateName returns the problems that a check finds in a field, unless the field is empty.
+// validateName returns the problems that a check finds in a field. An empty field is valid.
 func validateName(name, value string, check func(string) []string) field.ErrorList {
 	var errs field.ErrorList
 	if value == "" {

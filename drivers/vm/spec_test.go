@@ -262,7 +262,8 @@ func checkProblems(t *testing.T, cluster client.WithWatch, raw []byte, code code
 	}
 }
 
-// checkFinding checks whether the methods that only look for VMs reject a specification. The cluster must be empty.
+// checkFinding checks that the methods that only look for VMs accept or reject a specification as expected. The cluster must be
+// empty.
 func checkFinding(t *testing.T, cluster client.WithWatch, raw []byte, rejectsMachine, rejectsList bool) {
 	t.Helper()
 	d, secret, m := vm.New(vm.Options{Client: cluster}), &corev1.Secret{}, machine("m", "")
@@ -282,23 +283,23 @@ func checkFinding(t *testing.T, cluster client.WithWatch, raw []byte, rejectsMac
 	wantCode(t, listed, want(rejectsList, codes.OK))
 }
 
-// TestDriver_FindsVMsOnlyWithOwner checks that calls look for VMs only if the pool and the cluster are known, and list them
-// only if the role is known, too. Other tags may be invalid.
+// TestDriver_FindsVMsOnlyWithOwner checks that calls look for VMs only if the specification names the pool and the cluster, and
+// list VMs only if it also names the role. Other tags may be invalid.
 func TestDriver_FindsVMsOnlyWithOwner(t *testing.T) {
 	const cluster, role = "kubernetes.io/cluster/shoot", "kubernetes.io/role/worker"
 	for name, tc := range map[string]struct {
 		changes                     object
 		rejectsMachine, rejectsList bool
 	}{
-		"invalid tag":   {object{"tags": object{cluster: "", role: "", "a": "b\nc"}}, false, false},
-		"no role":       {object{"tags": object{cluster: ""}}, false, true},
-		"two roles":     {object{"tags": object{cluster: "", role: "", role + "s": ""}}, false, true},
-		"no cluster":    {object{"tags": object{role: ""}}, true, true},
-		"two clusters":  {object{"tags": object{cluster: "", cluster + "s": "", role: ""}}, true, true},
-		"empty cluster": {object{"tags": object{"kubernetes.io/cluster/": "", role: ""}}, true, true},
-		"no pool":       {object{"vmPool": nil}, true, true},
-		"invalid pool":  {object{"vmPool": "A"}, true, true},
-		"misspelt pool": {object{"vmPool": nil, "VMPool": "pool"}, true, true},
+		"invalid tag":     {object{"tags": object{cluster: "", role: "", "a": "b\nc"}}, false, false},
+		"no role":         {object{"tags": object{cluster: ""}}, false, true},
+		"two roles":       {object{"tags": object{cluster: "", role: "", role + "s": ""}}, false, true},
+		"no cluster":      {object{"tags": object{role: ""}}, true, true},
+		"two clusters":    {object{"tags": object{cluster: "", cluster + "s": "", role: ""}}, true, true},
+		"empty cluster":   {object{"tags": object{"kubernetes.io/cluster/": "", role: ""}}, true, true},
+		"no pool":         {object{"vmPool": nil}, true, true},
+		"invalid pool":    {object{"vmPool": "A"}, true, true},
+		"misspelled pool": {object{"vmPool": nil, "VMPool": "pool"}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			checkFinding(t, newAccepting(t), specOf(t, tc.changes), tc.rejectsMachine, tc.rejectsList)

@@ -92,8 +92,8 @@ func entries(t *testing.T, layer v1.Layer) []entry {
 	}
 }
 
-// TestImage_PermitsPacketSockets: the program of hypervisors may use the capability NET_RAW of a Pod, and that of the
-// manager may not.
+// TestImage_PermitsPacketSockets checks that the program in the hypervisor image may use the capability NET_RAW of its Pod, and
+// that the program in the manager's image may not.
 func TestImage_PermitsPacketSockets(t *testing.T) {
 	p := newPlace(t)
 	p.write("base/usr/bin/qemu-system-x86_64", "a program")

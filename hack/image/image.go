@@ -169,8 +169,8 @@ type imageFile struct {
 const fileCapability = "security.capability"
 
 // netRaw returns a file capability, as struct vfs_cap_data of Linux, version 2. It permits hypervisors to open packet
-// sockets in Pods that have the capability NET_RAW. It does not make the capability effective: the program would not
-// start in the other Pods.
+// sockets in Pods that have the capability NET_RAW. It does not make the capability effective, because the program would then
+// not start in other Pods.
 func netRaw() string {
 	const version2, capNetRaw = 0x02000000, 13
 	var data []byte

@@ -122,8 +122,8 @@ type fleet struct {
 	problems map[string]string
 }
 
-// Run serves the namespaces until ctx is canceled. An error means that the fleet could not start, cannot exit in time, or must be
-// started again because the seed was restored from an older backup.
+// Run serves the namespaces until ctx is canceled. An error means that the fleet could not start, could not exit in time, or must
+// be restarted because the seed was restored from an older backup.
 func Run(ctx context.Context, cfg Config) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -29,7 +29,7 @@ const (
 	gateTimeout = 10 * time.Second
 )
 
-// unidentified is recorded as the identity of a target whose kubeconfig does not allow to read it.
+// unidentified is recorded as the identity of a target whose kubeconfig does not permit reading it.
 const unidentified = "forbidden"
 
 // identity verifies that a kubeconfig is for the cluster for which the Machines of a namespace were created. Until then,
@@ -85,7 +85,7 @@ func (i *identity) await(ctx context.Context) error {
 		}
 		if err == nil {
 			if uid == unidentified {
-				i.report(problemf(ReasonTargetUnknown, "the kubeconfig of the target cluster does not allow to get the Namespace %s, so a kubeconfig of another cluster would not be noticed; grant this permission", metav1.NamespaceSystem))
+				i.report(problemf(ReasonTargetUnknown, "the kubeconfig of the target cluster does not permit reading Namespace %s, so a kubeconfig of another cluster would not be noticed; grant this permission", metav1.NamespaceSystem))
 			}
 			i.gate.opening.Do(func() { close(i.gate.open) })
 			return nil
@@ -124,7 +124,7 @@ func (i *identity) compare(ctx context.Context) (uid string, recorded bool, err 
 	case stored == "" || stored == unidentified:
 		return uid, false, nil
 	case uid == unidentified:
-		return "", false, problemf(ReasonTargetChanged, "the kubeconfig of the target cluster does not allow to get the Namespace %s, so it is not known whether it leads to the same cluster as before; grant this permission", metav1.NamespaceSystem)
+		return "", false, problemf(ReasonTargetChanged, "the kubeconfig of the target cluster does not permit reading Namespace %s, so it is not known whether it leads to the same cluster as before; grant this permission", metav1.NamespaceSystem)
 	default:
 		return "", false, problemf(ReasonTargetChanged, "the kubeconfig leads to another target cluster than before (Namespace %s has the UID %s instead of %s); correct the kubeconfig, or, if the Machines of this namespace belong to the new cluster, remove the annotation %s of Lease %s",
 			metav1.NamespaceSystem, uid, stored, AnnotationTarget, v1alpha1.LeaseMachineController)

@@ -95,8 +95,8 @@ func (c *leaderCache) awaitStart(ctx context.Context, err error) bool {
 // newInformer is the type of cache.Options.NewInformer.
 type newInformer func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 
-// informers returns the newInformer of a cache of the control cluster. restored is called if the cluster was restored from an
-// older backup.
+// informers returns the newInformer for a cache of the control cluster. restored is called if the cluster was restored from
+// an older backup.
 func informers(machines *fieldindex.Informers, unreadable *unreadable, restored func()) newInformer {
 	return withLists(withLists(unlessRestored(machines.NewInformer, restored), unreadable.watching), consistent)
 }

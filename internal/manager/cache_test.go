@@ -48,7 +48,7 @@ func TestCache_FirstListIsConsistent(t *testing.T) {
 	}
 }
 
-// listing is a newInformer whose informers list instead of streaming lists, as for API servers that do not stream.
+// listing is a newInformer whose informers request lists, as from API servers that do not support streaming lists.
 func listing(from toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	from = toolscache.ToListWatcherWithWatchListSemantics(from.(*toolscache.ListWatch), noStreams{})
 	return toolscache.NewSharedIndexInformer(from, object, resync, indexers)
@@ -106,9 +106,9 @@ func (c *restoredCaches) await(caches []string, want ...string) {
 	}).WithTimeout(env.WaitTimeout).Should(gomega.Succeed())
 }
 
-// TestCache_ListsAgainAfterOutage restores an API server from a backup while caches follow it. Those of a target must then
-// contain what the API server contains, although they have newer versions, and must continue to follow it. Those of the control
-// cluster must keep what they have, and stop the manager.
+// TestCache_ListsAgainAfterOutage restores an API server from a backup while caches watch it. Caches of a target must then
+// contain the objects of the API server, although they had newer versions, and must continue to watch it. Caches of the control
+// cluster must keep their objects, and stop the manager.
 func TestCache_ListsAgainAfterOutage(t *testing.T) {
 	t.Parallel()
 	c := &restoredCaches{T: t, Env: env.New(t, env.WithOwn()), all: map[string]cache.Cache{}}

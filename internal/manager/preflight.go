@@ -70,7 +70,7 @@ const (
 	pollInterval = 500 * time.Millisecond
 	// logInterval is the time between two log lines.
 	logInterval = 5 * time.Second
-	// rolesTimeout is how long an API server that starts may reject all requests, because it has not read the roles yet.
+	// rolesTimeout is how long a starting API server may reject all requests because it has not read the roles yet.
 	rolesTimeout = 5 * time.Second
 )
 

@@ -13,12 +13,12 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// ErrRestored is the error of a process that stopped because the cluster of its objects was restored from an older backup.
-var ErrRestored = errors.New("the control cluster was restored from an older backup than this process has read; start the process again")
+// ErrRestored means that the process must exit because the cluster of its objects was restored from an older backup.
+var ErrRestored = errors.New("the control cluster was restored from a backup that is older than the objects this process has read; restart the process")
 
-// unlessRestored returns a newInformer whose informers call restored, and keep what they have, if a list, or an object in it, is
-// older than that. The version of the list itself is not sufficient: etcd can be restored with a higher one, so that clients
-// do not see versions decrease, and a restored cluster may have reached the earlier one.
+// unlessRestored returns a newInformer whose informers reject lists that are older than their objects. They then keep these
+// objects, and call restored. The version of a list is not sufficient: etcd can be restored with a higher one, so that
+// versions do not decrease for clients, and a restored cluster may have reached the earlier one. So each object is compared.
 //
 // Informers list one after another. If they accepted an older list, a pass could combine objects from before and after a
 // restore, such as a MachineSet with fewer replicas and Machines that no longer exist, and delete Machines that the set
@@ -37,11 +37,11 @@ func unlessRestored(made newInformer, restored func()) newInformer {
 	}
 }
 
-// history knows how far an informer has followed the history of its cluster.
+// history records the last resource version of an informer, and detects older lists.
 type history struct {
 	restored func()
 	inner    toolscache.ListWatch
-	// known is the last version that the informer requested. It requests the version that it has before it accepts any other.
+	// known is the last version that the informer requested. After an outage, it first requests the version that it has.
 	known string
 	// has contains the objects of the informer.
 	has toolscache.Store

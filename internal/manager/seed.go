@@ -44,8 +44,8 @@ type Seed struct {
 
 // NewSeed returns the control cluster of the configuration after it has responded. Only Control, ResyncPeriod and Log of the
 // configuration are used. namespaces selects the Namespaces that the cache contains; it contains the objects of all
-// namespaces. restored is called, possibly several times, if the cache turns out to be newer than the cluster, because the cluster
-// was restored from a backup. The process must then exit.
+// namespaces. restored is called, possibly several times, if the cluster was restored from a backup that is older than the cache.
+// The process must then exit.
 func NewSeed(ctx context.Context, cfg Config, namespaces labels.Selector, restored func()) (*Seed, error) {
 	cfg.Namespace, cfg.APIs, cfg.Half, cfg.Control = "", nil, "", relist.Config(cfg.Control)
 	scheme, err := prepare(ctx, cfg)

@@ -161,8 +161,8 @@ type VMMigration struct {
 	// Time is how long the migration of a virtual machine that must leave its host may take before its guest is
 	// shut down. 0 means 15 minutes.
 	Time time.Duration
-	// HostShutdown is how long a kubelet gives a hypervisor's Pod when the host shuts down, or when it evicts the Pod.
-	// 0 means that this is not known, and that guests are then shut down instead of migrated.
+	// HostShutdown is how long a kubelet gives a hypervisor to terminate when the host shuts down or evicts its Pod. 0 means
+	// that the time is not known, and that guests are shut down instead of migrated.
 	HostShutdown time.Duration
 	// Defaults apply to virtual machines that set no others.
 	Defaults VMMigrationDefaults

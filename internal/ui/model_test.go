@@ -352,8 +352,8 @@ func TestModel_KeepsRowsDuringOutage(t *testing.T) {
 	})
 }
 
-// TestEvents_OfSameSecondKeepTheirOrder checks that events whose times are equal are listed in the order in which they were
-// recorded, each time.
+// TestEvents_OfSameSecondKeepTheirOrder checks that events with the same time are always listed in the order in which they were
+// recorded.
 func TestEvents_OfSameSecondKeepTheirOrder(t *testing.T) {
 	objects, want := onePool(), []string{}
 	at := metav1.NewTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -24,7 +24,7 @@ import (
 
 const pictureNamespace = "machines"
 
-// album creates the objects of pictures, with times before now.
+// album creates the objects in pictures, with times relative to now.
 type album struct {
 	now time.Time
 	// control and target are the objects of both clusters.
@@ -86,7 +86,7 @@ func (a *album) set(of *v1alpha1.MachineDeployment, hash, class string, revision
 	return s
 }
 
-// machine adds a Machine of a set that was created some minutes ago, with the phase that it has since then.
+// machine adds a Machine of a set. The Machine was created some minutes ago, and has been in this phase since.
 func (a *album) machine(of *v1alpha1.MachineSet, suffix string, minutes float64, phase v1alpha1.MachinePhase) *v1alpha1.Machine {
 	m := &v1alpha1.Machine{ObjectMeta: a.at(of.Name+"-"+suffix, minutes, of, "MachineSet"), Spec: of.Spec.Template.Spec}
 	m.Labels = map[string]string{"name": of.Labels["name"], v1alpha1.NodeLabelKey: m.Name}
@@ -210,7 +210,7 @@ func (a *album) database() {
 	a.target = append(a.target, node, budget, pod)
 }
 
-// batch adds a pool of many machines, of which some are not Running.
+// batch adds a pool of many machines, some of which are not Running.
 func (a *album) batch() {
 	pool := a.pool("batch", "batch-v7", 7, 60)
 	a.class("batch-v7")
@@ -229,7 +229,7 @@ func (a *album) batch() {
 	}
 }
 
-// hosts adds two hosts and their VMs, of which one moves.
+// hosts adds two hosts and their VMs, one of which is migrating.
 func (a *album) hosts() {
 	for _, name := range []string{"host-1", "host-2"} {
 		host := &corev1.Node{ObjectMeta: a.at(name, 60*24*90, nil, "")}

@@ -19,7 +19,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/golden"
 )
 
-// pictureActions have the buttons of the command, which do nothing.
+// pictureActions returns the actions of the command for the buttons in pictures. They have no effect.
 func pictureActions() []Action {
 	var all []Action
 	for _, of := range [][3]string{
@@ -31,7 +31,7 @@ func pictureActions() []Action {
 	return all
 }
 
-// pictureMetrics returns the metrics of a manager that began at a time, in an hour in which it replaces machines.
+// pictureMetrics returns the metrics of a manager that started at the given time and has replaced machines since.
 func pictureMetrics(begin time.Time) Metrics {
 	minute := time.Since(begin).Minutes()
 	wave := func(period, phase float64) float64 { return 1 + math.Sin(2*math.Pi*(minute/period+phase)) }
@@ -61,10 +61,10 @@ func pictureMetrics(begin time.Time) Metrics {
 	return Metrics{Source: "Pod millwright-system/millwright-0", Texts: []io.ReadCloser{io.NopCloser(strings.NewReader(text.String()))}}
 }
 
-// servePictures serves the page of fixed objects, sends it, and closes it when seen is closed. It runs in a bubble, whose clock
-// stops as soon as the page is served: goroutines then wait for the network, and for a channel from outside.
+// servePictures serves a page with fixed objects, sends the server, and closes it when seen is closed. It runs in a bubble, whose
+// clock stops as soon as the page is served, because goroutines then wait for the network and for a channel from outside.
 func servePictures(t *testing.T, served chan<- *Server, seen <-chan struct{}) {
-	time.Sleep(14*time.Hour + 7*time.Minute) // fake, so that the clock does not show midnight
+	time.Sleep(14*time.Hour + 7*time.Minute) // the clock of a bubble begins at midnight
 	begin := time.Now()
 	objects := newAlbum(begin.Add(metricsHistory))
 	cluster := newCluster(t, objects.control...)
@@ -75,7 +75,7 @@ func servePictures(t *testing.T, served chan<- *Server, seen <-chan struct{}) {
 		Console: func(context.Context, types.NamespacedName) (*websocket.Conn, error) { return nil, errors.New("none") },
 	}
 	s := serveAfter(t, options, func(s *Server) {
-		s.history.open() // as a tab, so that metrics are read
+		s.history.open() // like an open tab, which makes the server read metrics
 		time.Sleep(metricsHistory)
 		synctest.Wait()
 	})
@@ -83,12 +83,12 @@ func servePictures(t *testing.T, served chan<- *Server, seen <-chan struct{}) {
 	<-seen
 }
 
-// TestPage_LooksAsInPictures compares pages with golden pictures, among them those of the documentation. The objects, the clock,
-// the fonts and the sizes are fixed. "make pictures" takes them again.
+// TestPage_LooksAsInPictures compares pages with golden pictures, including those in the documentation. The objects, the clock,
+// the fonts and the sizes are fixed. "make pictures" updates the pictures.
 func TestPage_LooksAsInPictures(t *testing.T) {
 	p := browser.Open(t)
 	p.StopClock()
-	// The browser is outside of the bubble, where time passes.
+	// The browser runs outside the bubble, where time passes.
 	served, seen, closed := make(chan *Server), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -121,7 +121,7 @@ func TestPage_LooksAsInPictures(t *testing.T) {
 		{own + "dark", "#/pool/machines/database", 1280, 860, true, `document.querySelector(".conclusion") && document.querySelector(".events li") && document.querySelectorAll(".tile").length === 5`},
 	} {
 		p.Resize(view.width, view.height, view.dark)
-		// Each view begins with a new document, so that nothing of the previous one remains.
+		// Each view begins with a new document, so that nothing remains from the previous view.
 		p.Navigate("about:blank#" + view.hash)
 		p.Navigate("http://" + s.options.Host + "/" + view.hash)
 		p.Await(`document.querySelector(".link.open") && ` + view.wait)

@@ -156,7 +156,7 @@ func crossSite(r *http.Request, path string, isOwn func(origin string) bool) str
 	switch site := r.Header.Get("Sec-Fetch-Site"); {
 	case site == "", site == "same-origin", site == "none":
 	case (path == "/" || path == consolePath) && r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate":
-		// A link in another page or in a file leads here, or the login of a proxy. The browser does not send the cookie.
+		// The user followed a link in another page or in a file, or logged in at a proxy. The browser does not send the cookie.
 	default:
 		return "requests of other sites are rejected"
 	}

@@ -126,7 +126,7 @@ func (s *sessions) open(ctx context.Context, of credentials, from connlimit.Orig
 
 // take permits a session for a user at an address until release is called.
 func (s *sessions) take(user string, from connlimit.Origin) (release func(), err error) {
-	// First the address: the limit of all sessions would otherwise be reported as that of the user.
+	// The limit of the address is checked first: otherwise, the limit of all sessions would be reported as that of the user.
 	ofAddress, ok := s.taken.Take(from)
 	if !ok {
 		return nil, errTooManySessions

@@ -305,7 +305,7 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 // endedError is the reason for which a user must log in. It is shown to them.
 type endedError struct {
 	reason string
-	// byProxy means that a proxy logs the user in, so that the form has no effect.
+	// byProxy means that the user logs in at a proxy, and cannot log in with the form.
 	byProxy bool
 }
 
@@ -325,7 +325,7 @@ var (
 // rejected converts an error of Identify for the user.
 func rejected(err error) error {
 	if apierrors.IsUnauthorized(err) {
-		return &endedError{reason: "The API server rejects the token: it has expired, was revoked, or is that of another cluster."}
+		return &endedError{reason: "The API server rejects the token: it has expired, was revoked, or belongs to another cluster."}
 	}
 	return fmt.Errorf("cannot check the token: %w; log in again later", err)
 }

@@ -380,7 +380,7 @@ func TestShared_UserCannotUseAllSessions(t *testing.T) {
 	}
 	u.set("token-c", "c")
 	if w := logIn("token-c", "", "192.0.2.6"); w.Code != http.StatusTooManyRequests || !strings.Contains(w.Body.String(), errTooManySessions.text) {
-		t.Errorf("a user without a session, when all are taken: %d %s", w.Code, w.Body)
+		t.Errorf("a user without a session, at the limit of all sessions: %d %s", w.Code, w.Body)
 	}
 	// What a limit refuses must not count for another one.
 	s.sessions.end(s.sessions.ofToken[credentials{Token: "token-b"}.key()], "over")
@@ -605,8 +605,8 @@ func TestPage_ContinuesWithNewTokenOfProxy(t *testing.T) {
 	p.Await(`document.querySelector(".login")?.innerText.includes("rejects the token of the proxy") && !document.querySelector(".tile, .login input")`)
 }
 
-// TestPage_LogsInAgainAtProxy checks what a user sees whose session at a proxy has expired, whether the proxy responds with
-// status 401 or with a redirect, and that the page, and its only namespace, are loaded again after the login.
+// TestPage_LogsInAgainAtProxy checks that the page asks users to log in again when their session at a proxy has expired, whether
+// the proxy responds with status 401 or with a redirect. After the login, the page must be loaded again, with the same namespace.
 func TestPage_LogsInAgainAtProxy(t *testing.T) {
 	for name, login := range map[string]http.HandlerFunc{
 		"status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
@@ -644,8 +644,7 @@ func TestPage_LogsInAgainAtProxy(t *testing.T) {
 	}
 }
 
-// TestPage_ReportsProxyWithoutWebSockets checks that the page reports why it shows nothing behind a proxy that does not pass
-// WebSockets through.
+// TestPage_ReportsProxyWithoutWebSockets checks that the page reports the reason if a proxy does not pass WebSockets through.
 func TestPage_ReportsProxyWithoutWebSockets(t *testing.T) {
 	p := browser.Open(t)
 	_, address := serveShared(t, newUsers(t), func(_ http.ResponseWriter, r *http.Request) bool {
@@ -657,8 +656,8 @@ func TestPage_ReportsProxyWithoutWebSockets(t *testing.T) {
 	p.Await(`document.querySelector(".banner").innerText.includes("does not pass WebSockets")`)
 }
 
-// TestShared_ShowsNamespaceToUserOfProxy checks that a user without a form has a session for a namespace in the address, and
-// that other values are rejected.
+// TestShared_ShowsNamespaceToUserOfProxy checks that a user behind a proxy gets a session for the namespace in the address, and
+// that invalid namespaces are rejected.
 func TestShared_ShowsNamespaceToUserOfProxy(t *testing.T) {
 	u := newUsers(t)
 	s := newShared(t, u, nil)

@@ -14,8 +14,7 @@ import (
 const (
 	// writeTimeout is how long a tab may take to read a message, before its connection is closed.
 	writeTimeout = 10 * time.Second
-	// pingInterval is how often something is sent on idle connections. Proxies close those on which nothing is sent, commonly
-	// after a minute.
+	// pingInterval is the time between pings on idle connections. Proxies close idle connections, commonly after a minute.
 	pingInterval = 20 * time.Second
 	// maxTyped limits a message from the page in bytes.
 	maxTyped = 64 << 10
@@ -128,7 +127,7 @@ func (s *view) console(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// keepOpen sends pings to a console, on which nothing else may be sent for hours, until ctx is done. Browsers respond to them.
+// keepOpen sends pings to a console until ctx is done, because a guest may print nothing for hours. Browsers respond to pings.
 func keepOpen(ctx context.Context, tab *websocket.Conn) {
 	ticker := time.NewTicker(pingInterval)
 	defer ticker.Stop()
@@ -163,7 +162,7 @@ func refuse(tab *websocket.Conn, err error) { closeWith(tab, closeRefused, err.E
 
 func closeWith(tab *websocket.Conn, code int, text string) {
 	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") // without half a character
+		text = strings.ToValidUTF8(text[:maxReason], "") // removes an incomplete character at the end
 	}
 	_ = tab.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, text), time.Now().Add(writeTimeout)) // the tab has gone
 }

@@ -33,8 +33,8 @@ func serveInMemory(t *testing.T, handler http.HandlerFunc) (dial func() (*websoc
 	}
 }
 
-// TestConsole_SendsPingsWhileGuestIsSilent checks that something is sent to an idle console more often than once a minute,
-// after which proxies close a connection.
+// TestConsole_SendsPingsWhileGuestIsSilent checks that idle consoles get pings more often than once a minute, because proxies
+// close idle connections after a minute.
 func TestConsole_SendsPingsWhileGuestIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guest := serveInMemory(t, func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +61,7 @@ func TestConsole_SendsPingsWhileGuestIsSilent(t *testing.T) {
 	})
 }
 
-// TestConsole_ReportsWhyItIsRefused checks that a tab gets as much of a long reason as a WebSocket can send.
+// TestConsole_ReportsWhyItIsRefused checks that a tab gets as much of a long reason as fits into a WebSocket's close message.
 func TestConsole_ReportsWhyItIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reason := "virtualmachines.console.vm.metropolis.monogon.dev is forbidden: " + strings.Repeat("é", 100)

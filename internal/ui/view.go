@@ -142,7 +142,7 @@ func statusOf(err error) int {
 // failure is the response to a failed request.
 type failure struct {
 	Error string `json:"error"`
-	// Form means that the user must log in with the form of the page. Responses of proxies do not have it.
+	// Form means that the user must log in with the form of the page. Responses of proxies do not contain it.
 	Form bool `json:"form,omitempty"`
 }
 

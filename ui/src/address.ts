@@ -1,6 +1,6 @@
 // The addresses of the server.
 
-// The only namespace to show to a user whom a proxy logs in, who sees no form.
+// The only namespace to show, for users who log in at a proxy and therefore cannot enter it in the form.
 const namespace = new URLSearchParams(location.search).get("namespace");
 
 // url returns the address of a request. It is relative, because the page can be below any path.

@@ -6,11 +6,11 @@ import { url } from "./address";
 // The user must log in with the form. The message is the reason.
 export class LoginNeeded extends Error {}
 
-// What to do when a proxy in front of the page requires that the user logs in again.
+// Called when a proxy in front of the page requires the user to log in again.
 export const proxy = { askLogin(_reason: string): void {} };
 
 async function request(path: string, options: RequestInit = {}): Promise<unknown> {
-  // A proxy redirects to its login, or responds with 401, by the header.
+  // A proxy redirects to its login page, or responds with status 401, depending on the header Accept.
   const response = await fetch(url(path), { ...options, redirect: "manual", headers: { Accept: "application/json" } });
   const body: unknown = await response.json().catch(() => ({}));
   const { error, form } = body as { error?: string; form?: boolean };

@@ -1,4 +1,4 @@
-// What a user sees who must log in, if many users share the page.
+// The views for users who must log in, if many users share the page.
 
 import { useState } from "preact/hooks";
 import { LoginNeeded, post } from "./api";
@@ -52,7 +52,7 @@ export function Login({ reason }: { reason: string }) {
   );
 }
 
-// LogInAgain is shown if a proxy in front of the page logs users in, which it does when the page is loaded.
+// LogInAgain is shown to users of a proxy that logs users in. Reloading the page leads to the login of the proxy.
 export function LogInAgain({ reason }: { reason: string }) {
   const reload = (event: SubmitEvent) => {
     event.preventDefault();

@@ -22,7 +22,7 @@ class Store {
   about: About | null = null;
   // Why the user must log in, or empty.
   login = "";
-  // Whether the user logs in with the form, and not at a proxy.
+  // Whether the user logs in with the form instead of at a proxy.
   form = false;
   // Why the server refuses to show the cluster, or empty.
   refused = "";

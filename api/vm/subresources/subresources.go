@@ -20,9 +20,9 @@ const ConsoleProtocol = "v1.console.vm.metropolis.monogon.dev"
 // WebSocket, with the status 1000, when the guest sends no more. It sends no other messages, and ignores others.
 const PortForwardProtocol = "v1.portforward.vm.metropolis.monogon.dev"
 
-// VNCProtocol is the WebSocket protocol of a display. Each binary message is a piece of the RFB protocol (RFC 6143), of
-// which the server is the hypervisor, without authentication. An empty message from the client disconnects the viewer.
-// The server sends no other messages, and ignores others.
+// VNCProtocol is the WebSocket protocol of a display. Each binary message is a piece of the RFB protocol (RFC 6143), whose
+// server is the hypervisor. It does not authenticate viewers. An empty message from the client disconnects the viewer. The
+// server sends only binary messages, and ignores all others.
 const VNCProtocol = "v1.vnc.vm.metropolis.monogon.dev"
 
 // ScreenshotType is the media type of a screenshot.

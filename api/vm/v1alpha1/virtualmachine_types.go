@@ -111,8 +111,9 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	AddressesFromPools []IPPoolReference `json:"addressesFromPools,omitempty"`
-	// Networks are networks of the cluster's operator, in addition to the network of the VMs. The guest has another
-	// network interface for each of them. The VM controller must permit them. They cannot be changed.
+	// Networks are secondary networks, such as VLANs, to which the guest is connected in addition to the VM network. The
+	// guest has an additional network interface for each of them. The VM controller must permit them. They cannot be
+	// changed.
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.name == a.name))",message="the names of networks must be unique"
 	// +listType=atomic
@@ -217,16 +218,16 @@ type VirtualMachineSpec struct {
 	Display Display `json:"display,omitempty"`
 }
 
-// Network connects a network interface of the guest to a network of the cluster's operator.
+// Network connects a network interface of the guest to a secondary network.
 type Network struct {
-	// Name of the network among those of the VM.
+	// Name of the network, which is unique in the VM.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Multus connects the hypervisor's Pod, and through it the guest.
+	// Multus describes how Multus connects the hypervisor's Pod to the network.
 	Multus MultusNetwork `json:"multus"`
-	// MACAddress is the Ethernet address of the guest's interface, like 02:00:00:12:34:56. It must not be a group
+	// MACAddress is the Ethernet address of the guest's interface, such as 02:00:00:12:34:56. It must not be a group
 	// address. Defaults to an address that is derived from the VM's UUID and the name of the network.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`
 	// +kubebuilder:validation:XValidation:rule="self != '00:00:00:00:00:00'",message="macAddress must not be zero"

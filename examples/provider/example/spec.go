@@ -21,8 +21,8 @@ type Spec struct {
 
 const clusterPrefix = "kubernetes.io/cluster/"
 
-// parseTags decodes and validates the tags in the providerSpec of a class. They are all that is needed to find and delete
-// VMs, so other fields may be unknown or invalid.
+// parseTags decodes and validates the tags in the providerSpec of a class. To find and delete VMs, no other fields are needed,
+// so these may be unknown or invalid.
 func parseTags(class *v1alpha1.MachineClass) (*Spec, error) {
 	var fields struct {
 		Tags map[string]string `json:"tags"`

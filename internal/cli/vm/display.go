@@ -28,7 +28,7 @@ type vncViewer struct {
 
 	// dial connects to the display.
 	dial func(ctx context.Context) (*websocket.Conn, error)
-	// out gets the address, and messages get the rest.
+	// The address is written to out, and everything else to messages.
 	out, messages io.Writer
 }
 
@@ -40,12 +40,12 @@ func newVNC() *cobra.Command {
 		Long: `Connect a VNC viewer to the display of a virtual machine.
 
 The command listens on a port of 127.0.0.1, prints its address, and starts remote-viewer, vncviewer
-or gvncviewer, if one of them is installed. It exits when the viewer exits. Without a viewer, or with
---proxy-only, it accepts connections until Ctrl-C. Everyone on this computer who can connect to the
-port sees the screen and can type, so use it only on a computer whose users you trust.
+or gvncviewer, if one of them is installed. It exits when the viewer exits without an error. Otherwise,
+and with --proxy-only, it accepts connections until Ctrl-C. Everyone on this computer who can connect
+to the port sees the screen and can type, so use it only on a computer whose users you trust.
 
-The virtual machine needs a display: create it with spec.display: VNC. When it leaves its host, viewers
-are disconnected, and can connect again.`,
+The virtual machine must have been created with spec.display: VNC. When it leaves its host, viewers are
+disconnected, and can connect again.`,
 		Example: `  millwright vm vnc web
   millwright vm vnc web --proxy-only --port 5900`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
@@ -89,7 +89,7 @@ func (v *vncViewer) run(ctx context.Context) error {
 	return nil
 }
 
-// connect connects a viewer until it leaves.
+// connect connects a viewer until it disconnects.
 func (v *vncViewer) connect(ctx context.Context, viewer net.Conn) error {
 	socket, err := v.dial(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (v *vncViewer) connect(ctx context.Context, viewer net.Conn) error {
 	return carry(ctx, socket, viewer, viewer, displayEnd)
 }
 
-// displayEnd explains the error that disconnected a viewer. It returns nil if the viewer has left.
+// displayEnd explains the error that disconnected a viewer. It returns nil if the viewer itself disconnected.
 func displayEnd(err error) error {
 	if closed, is := errors.AsType[*websocket.CloseError](err); is && closed.Code == websocket.CloseGoingAway {
 		return errors.New("the virtual machine has terminated or left its host; connect again to continue")
@@ -119,8 +119,8 @@ var viewers = []struct {
 // firstVNCPort is the port of display 0.
 const firstVNCPort = 5900
 
-// view runs a viewer until it exits, and reports whether it did so successfully. If there is none, or it fails, the user
-// gets a message.
+// view runs a viewer until it exits, and reports whether it exited without an error. If no viewer is installed, or if it
+// fails, view prints a message.
 func (v *vncViewer) view(ctx context.Context, port int) bool {
 	for _, viewer := range viewers {
 		path, err := exec.LookPath(viewer.program)
@@ -130,11 +130,11 @@ func (v *vncViewer) view(ctx context.Context, port int) bool {
 		command := exec.CommandContext(ctx, path, viewer.argument(port))
 		command.Stdout, command.Stderr = v.messages, v.messages
 		if err = command.Run(); err != nil && ctx.Err() == nil {
-			fmt.Fprintf(v.messages, "%s failed: %s; connect another viewer to this address, or stop with Ctrl-C\n", viewer.program, messages.Line(err.Error()))
+			fmt.Fprintf(v.messages, "%s failed: %s; connect another viewer to this address, or press Ctrl-C to stop\n", viewer.program, messages.Line(err.Error()))
 		}
 		return err == nil
 	}
-	fmt.Fprintln(v.messages, "No VNC viewer found: remote-viewer, vncviewer and gvncviewer are not installed. Connect another one to this address, or stop with Ctrl-C.")
+	fmt.Fprintln(v.messages, "No VNC viewer found: remote-viewer, vncviewer and gvncviewer are not installed. Connect another viewer to this address, or press Ctrl-C to stop.")
 	return false
 }
 
@@ -142,17 +142,17 @@ func newScreenshot() *cobra.Command {
 	file := ""
 	cmd := newCall(&cobra.Command{
 		Use:   "screenshot NAME",
-		Short: "Save what the display of a virtual machine shows",
-		Long: `Save what the display of a virtual machine shows as a PNG image. It needs fewer permissions than vnc: nothing
-can be typed.
+		Short: "Save a screenshot of the display of a virtual machine",
+		Long: `Save a screenshot of the display of a virtual machine as a PNG image. Its permission is separate from that
+of vnc, and does not permit typing.
 
-The virtual machine needs a display: create it with spec.display: VNC.`,
+The virtual machine must have been created with spec.display: VNC.`,
 		Example: `  millwright vm screenshot web
   millwright vm screenshot web -f - > screen.png`,
 	}, func(cmd *cobra.Command, vm client.ObjectKey, calls *remote) error {
 		return saveScreenshot(cmd, file, vm.Name, func() ([]byte, error) { return calls.screenshot(cmd.Context(), vm) })
 	})
-	cmd.Flags().StringVarP(&file, "file", "f", "", "file to write, which is replaced; - is standard output (default NAME.png)")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file to write; an existing file is replaced; - is standard output (default NAME.png)")
 	return cmd
 }
 

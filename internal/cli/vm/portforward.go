@@ -225,8 +225,8 @@ func (p *portForward) serve(ctx context.Context, listener net.Listener, remote u
 	})
 }
 
-// accept handles the connections of a listener until the context is canceled, which closes them. It closes each
-// connection that has been handled. errs gets a line if no more connections can be accepted.
+// accept handles the connections of a listener until the context is canceled, which closes the listener and the connections.
+// It closes each connection after handling it. If no more connections can be accepted, it writes a line to errs.
 func accept(ctx context.Context, listener net.Listener, errs io.Writer, handle func(net.Conn)) {
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
@@ -263,8 +263,8 @@ func (p *portForward) forward(ctx context.Context, port uint16, in io.Reader, ou
 	return carry(ctx, socket, in, out, forwardEnd)
 }
 
-// carry carries data until the other side of the socket sends no more, or the local side breaks. It closes the socket.
-// end explains the error that closed it.
+// carry carries data until the other side of the socket sends no more, or the local connection fails. It then closes the
+// socket. end explains the error that closed it.
 func carry(ctx context.Context, socket *websocket.Conn, in io.Reader, out io.Writer, end func(error) error) error {
 	defer socket.Close()
 	ctx, cancel := context.WithCancel(ctx)

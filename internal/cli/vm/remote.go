@@ -194,7 +194,7 @@ func (r *remote) vnc(ctx context.Context, vm client.ObjectKey) (*gorilla.Conn, e
 	return r.open(ctx, to(r.client.Get(), vm, "vnc"), subresources.VNCProtocol)
 }
 
-// checkVNC returns why viewers cannot be connected. It does not connect one.
+// checkVNC returns why viewers cannot connect, or nil if they can. It does not connect a viewer.
 func (r *remote) checkVNC(ctx context.Context, vm client.ObjectKey) error {
 	return explain(to(r.client.Get(), vm, "vnc").Param("dryRun", metav1.DryRunAll).Do(ctx).Error())
 }
@@ -202,7 +202,7 @@ func (r *remote) checkVNC(ctx context.Context, vm client.ObjectKey) error {
 // maxScreenshot is the maximum size of a screenshot, in bytes. VM controllers send less.
 const maxScreenshot = 64 << 20
 
-// screenshot returns a PNG image of what the display shows.
+// screenshot returns a PNG image of the display.
 func (r *remote) screenshot(ctx context.Context, vm client.ObjectKey) ([]byte, error) {
 	body, err := to(r.client.Get(), vm, "screenshot").Stream(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ func (m *Migrations) Add(set *pflag.FlagSet) {
 	set.DurationVar(&m.perGiB, "vm-migration-completion-timeout-per-gib", manager.DefaultVMCompletionTimeoutPerGiB, "how long a live migration may take for each GiB of memory and copied disks before its completion timeout policy applies, for virtual machines without spec.migration.completionTimeoutSecondsPerGiB: 1s to 1h")
 	set.StringVar(&m.policy, "vm-migration-completion-timeout-policy", string(vmv1alpha1.CompletionTimeoutPause), "what happens to a live migration that takes longer, for virtual machines without spec.migration.completionTimeoutPolicy: Pause stops the guest for the last part of the copy, Cancel leaves the guest on its host")
 	set.DurationVar(&m.time, "vm-migration-timeout", manager.DefaultVMMigrationTime, "how long a virtual machine that must leave its host may wait and migrate before it is shut down; applies to hypervisors that start later")
-	set.DurationVar(&m.shutdown, "vm-host-shutdown-grace-period", 0, "how long kubelets give hypervisors when a host shuts down or evicts them, so that their virtual machines migrate within that time: the least of shutdownGracePeriod minus shutdownGracePeriodCriticalPods, and evictionMaxPodGracePeriod if soft evictions are used; 0 shuts the guests down instead")
+	set.DurationVar(&m.shutdown, "vm-host-shutdown-grace-period", 0, "how long kubelets give hypervisors to terminate when a host shuts down or evicts them; their virtual machines migrate within that time. Set it to shutdownGracePeriod minus shutdownGracePeriodCriticalPods, or to evictionMaxPodGracePeriod if hosts use soft evictions and this is less; 0 shuts the guests down instead")
 }
 
 // Validate adds all problems with the flags.
@@ -46,7 +46,7 @@ func (m *Migrations) Validate(wrong *args.Problems) {
 	wrong.If(m.downtime < time.Millisecond || m.downtime > manager.MaxVMDowntimeLimit, "--vm-migration-downtime-limit: %s is not between 1ms and %s", m.downtime, manager.MaxVMDowntimeLimit)
 	wrong.If(m.perGiB < time.Second || m.perGiB > manager.MaxVMCompletionTimeoutPerGiB, "--vm-migration-completion-timeout-per-gib: %s is not between 1s and %s", m.perGiB, manager.MaxVMCompletionTimeoutPerGiB)
 	wrong.If(!slices.Contains(policies, m.policy), "--vm-migration-completion-timeout-policy: unknown value %q; expected Pause or Cancel", m.policy)
-	wrong.If(m.shutdown < 0 || m.shutdown > 0 && m.shutdown <= manager.MinVMMigrationTime, "--vm-host-shutdown-grace-period: %s is not more than the %s of a shutdown", m.shutdown, manager.MinVMMigrationTime)
+	wrong.If(m.shutdown < 0 || m.shutdown > 0 && m.shutdown <= manager.MinVMMigrationTime, "--vm-host-shutdown-grace-period: %s must be 0, or more than the %s of a shutdown", m.shutdown, manager.MinVMMigrationTime)
 	wrong.If(m.time < manager.MinVMMigrationTime, "--vm-migration-timeout: %s is less than the %s of a shutdown", m.time, manager.MinVMMigrationTime)
 }
 

@@ -36,7 +36,7 @@ var operatorsObjects = map[string]struct {
 	"image of the author": {func(_ *fakeEnv, vm *v1alpha1.VirtualMachine) {
 		vm.Spec.HypervisorImage = "registry.example.com/author"
 	}, "spec.hypervisorImage: image registry.example.com/author is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images "},
-	"network of the operator": {func(_ *fakeEnv, vm *v1alpha1.VirtualMachine) {
+	"network without permission": {func(_ *fakeEnv, vm *v1alpha1.VirtualMachine) {
 		vm.Spec.Networks = []v1alpha1.Network{{Name: "a", Multus: v1alpha1.MultusNetwork{NetworkName: "networks/storage"}}}
 	}, "spec.networks[0].multus.networkName: network networks/storage is not permitted; create the virtual machine without it, or ask an operator to add it to --network-attachments "},
 }

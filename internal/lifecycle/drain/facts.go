@@ -304,8 +304,8 @@ type selectingBudget struct {
 	selector labels.Selector
 }
 
-// withSelectors converts the selectors of budgets. It omits budgets with invalid selectors, because for the API
-// server, too, these match nothing.
+// withSelectors converts the selectors of budgets. It omits budgets with invalid selectors, because the API server also treats
+// these as matching nothing.
 func withSelectors(budgets []policyv1.PodDisruptionBudget) []selectingBudget {
 	var all []selectingBudget
 	for i := range budgets {

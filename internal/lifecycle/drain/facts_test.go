@@ -239,8 +239,8 @@ func TestBudgetOf(t *testing.T) {
 	}
 }
 
-// TestGather_BudgetCostIsLinear checks that the selectors of the budgets are converted once, not for each Pod, by the number
-// of allocations.
+// TestGather_BudgetCostIsLinear checks, by the number of allocations, that the selectors of the budgets are converted once, not
+// for each Pod.
 func TestGather_BudgetCostIsLinear(t *testing.T) {
 	for _, size := range []int{500, 5000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// index has the Machines whose drains wait for something, by its name, so that an event costs the same however many
-// Pods other drains have. Thousands of events occur while many nodes are drained.
+// index contains the Machines whose drains wait for an object, by the name of the object. So the cost of an event does not
+// depend on the number of Pods in other drains. While many nodes are drained, thousands of events occur.
 type index map[string]map[types.NamespacedName]bool
 
 // move replaces the names under which a Machine is indexed.

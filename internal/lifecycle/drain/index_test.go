@@ -38,8 +38,8 @@ func (b *blocked) respond(ctx context.Context) {
 	b.tasks = nil
 }
 
-// TestDrainer_EventsConcernDrainWhileItWaits checks that events of volumes and budgets concern a drain from when it begins to
-// wait for them until it does not wait any longer, is forgotten, or is a drain of another node.
+// TestDrainer_EventsConcernDrainWhileItWaits checks that events of volumes and budgets concern a drain while it waits for them:
+// until it no longer waits, is forgotten, or drains another node.
 func TestDrainer_EventsConcernDrainWhileItWaits(t *testing.T) {
 	machine := types.NamespacedName{Namespace: "shoot", Name: "machine"}
 	for name, end := range map[string]func(d *Drainer, api *blocked, pass func(node string, after time.Duration)) error{
@@ -100,7 +100,7 @@ func TestDrainer_EventsConcernDrainWhileItWaits(t *testing.T) {
 	}
 }
 
-// TestDrainer_EventsReadNoOtherDrains checks that an event does not read the Pods of the drains that it does not concern.
+// TestDrainer_EventsReadNoOtherDrains checks that handling an event does not read the Pods of other drains.
 func TestDrainer_EventsReadNoOtherDrains(t *testing.T) {
 	for _, size := range []int{500, 5000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

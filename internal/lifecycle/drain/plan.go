@@ -218,7 +218,7 @@ type drainState struct {
 	forced time.Time
 	// empty is the API server's result after the cache showed no more Pods.
 	empty emptiness
-	// indexed is what the indexes of the Drainer have of this drain.
+	// indexed contains the names under which the indexes of the Drainer list this drain.
 	indexed known
 }
 

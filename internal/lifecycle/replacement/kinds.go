@@ -12,9 +12,9 @@ type kinds struct {
 	labels []string
 	// began is when this process began to replace Machines.
 	began time.Time
-	// counts has a member for each kind, which stands for all of its Machines.
+	// counts contains one member for each kind. The member stands for all Machines of the kind.
 	counts map[budget.Kind]*budget.Member
-	// guesses are assumed replacements that a budget may still count.
+	// guesses are assumed replacements in the past that a budget may still count.
 	guesses map[*member]budget.Past
 }
 
@@ -43,7 +43,7 @@ func (k *kinds) add(m *member) {
 		same.Others++
 	} else {
 		counted.Machine = counted.Machine.DeepCopy()
-		counted.Machine.UID = "" // decisions about this Machine must not mistake its kind for it
+		counted.Machine.UID = "" // a decision about this Machine must not treat the member as the Machine itself
 		k.counts[m.kind] = &counted
 	}
 	oldest := k.began.Add(-2 * budget.Longest) // even if the clock is set back

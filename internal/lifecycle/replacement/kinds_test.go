@@ -45,8 +45,8 @@ func listed(l *Limiter, m *member, req Request) budget.Pool {
 	return made
 }
 
-// TestLimiter_VerdictsMatchPool checks that, whatever happens to the Machines of a pool and the zones of their classes in
-// whatever order, the verdicts are those of a list of all Machines.
+// TestLimiter_VerdictsMatchPool changes the Machines of a pool and the zones of their classes in random order, and checks that
+// the verdicts are the same as with a list of all Machines.
 func TestLimiter_VerdictsMatchPool(t *testing.T) {
 	phases := []v1alpha1.MachinePhase{
 		"", v1alpha1.MachinePending, v1alpha1.MachineRunning, v1alpha1.MachineUnknown, v1alpha1.MachineUnknown, v1alpha1.MachineFailed,
@@ -85,7 +85,7 @@ func TestLimiter_VerdictsMatchPool(t *testing.T) {
 	}
 	verdicts := map[budget.Verdict]int{}
 	for step := range 20000 {
-		machine := s.machines[random.IntN(len(s.machines))].DeepCopy() // the limiter keeps what it has seen
+		machine := s.machines[random.IntN(len(s.machines))].DeepCopy() // the limiter keeps references to Machines
 		if kind := random.IntN(2 * len(change)); kind < len(change) {
 			change[kind](machine)
 		} else {
@@ -120,8 +120,8 @@ func TestLimiter_VerdictsMatchPool(t *testing.T) {
 	}
 }
 
-// zonesRead requests a replacement for every Machine of a pool with a policy, and returns how many zones were read and how
-// many members and past replacements the last decision had.
+// zonesRead requests a replacement for each Machine of a pool with a policy. It returns how many zones were read, and how many
+// members and past replacements the last decision considered.
 func zonesRead(t *testing.T, size int, policy *v1alpha1.ReplacementPolicy) (read, members int) {
 	t.Helper()
 	s, l := unknowns(size), &Limiter{}
@@ -144,8 +144,8 @@ func zonesRead(t *testing.T, size int, policy *v1alpha1.ReplacementPolicy) (read
 	return read, len(made.Members) + len(made.Past)
 }
 
-// TestLimiter_PolicyCostIsLinear checks that ten times as many failed Machines cost ten times as much, because a decision does
-// not read every Machine.
+// TestLimiter_PolicyCostIsLinear checks that a decision does not read all Machines, so that ten times as many failed Machines
+// cost ten times as much.
 func TestLimiter_PolicyCostIsLinear(t *testing.T) {
 	for i, policy := range policies() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

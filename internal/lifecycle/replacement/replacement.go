@@ -86,8 +86,8 @@ func (r *Limiter) allow(ctx context.Context, cache client.Reader, req Request, m
 	return verdict, nil
 }
 
-// poolFor returns the state of a Machine's pool for the decision about its budgets. It does not list the Machines,
-// since all Machines of a pool may ask every few seconds.
+// poolFor returns the state of a Machine's pool for a decision about its budgets. It does not list the Machines, because it may
+// be called for each Machine of a pool every few seconds.
 func (r *Limiter) poolFor(m *member, req Request) budget.Pool {
 	m.pool.classify(budget.Labels(req.Policy), r.past.began)
 	m.pool.count(m, -1)
@@ -227,7 +227,7 @@ type pool struct {
 	kinds *kinds
 }
 
-// classify counts the Machines for policies whose budgets apply to groups by these labels, unless it has.
+// classify counts the Machines for policies whose budgets apply to groups by these labels, unless they are counted already.
 func (p *pool) classify(labels []string, began time.Time) {
 	if p.kinds != nil && p.kinds.began.Equal(began) && slices.Equal(p.kinds.labels, labels) {
 		return

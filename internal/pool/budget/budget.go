@@ -31,7 +31,7 @@ type Member struct {
 	// Role is the role of the Machine in the replacements of the pool.
 	Role Role
 	// Others is how many other Machines of the same Kind this member also stands for. Only Decide uses it. The
-	// Machine that Decide decides on must be a member of its own.
+	// Machine that Decide decides on must be a separate member.
 	Others int
 }
 

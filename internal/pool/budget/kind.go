@@ -10,8 +10,8 @@ import (
 	"github.com/millwright-dev/millwright/api/machine/v1alpha1"
 )
 
-// Kind is everything that a verdict on another Machine depends on. Members of the same kind can be counted
-// instead of listed; see Member.Others.
+// Kind contains all properties of a Machine on which verdicts about other Machines depend. Members of the same kind can be
+// counted instead of listed; see Member.Others.
 type Kind struct {
 	role     Role
 	deleting bool
@@ -45,12 +45,13 @@ func Labels(policy *v1alpha1.ReplacementPolicy) []string {
 	return slices.Compact(labels)
 }
 
-// ownValue returns the value of a label of a Machine, or else of the node that its template describes.
+// ownValue returns the value of a label of a Machine. If the Machine does not have the label, it returns the value in the node
+// template.
 func ownValue(machine *v1alpha1.Machine, label string) string {
 	return cmp.Or(machine.Labels[label], machine.Spec.NodeTemplateSpec.Labels[label])
 }
 
-// explicitZone returns the zone of a Machine without that of its class.
+// explicitZone returns the zone of a Machine, regardless of the zone of its class.
 func explicitZone(machine *v1alpha1.Machine) string {
 	return cmp.Or(ownValue(machine, corev1.LabelTopologyZone), machine.Annotations[v1alpha1.AnnotationKeyFailureDomain])
 }

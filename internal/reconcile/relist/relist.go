@@ -1,15 +1,16 @@
-// Package relist lets informers notice that a cluster was restored from an older backup.
+// Package relist makes informers list all objects again after an outage of the API server, so that they notice a restore from an
+// older backup.
 //
-// The resource versions of a restored cluster continue from those of the backup. client-go resumes a watch from the last version
-// that it received. The API server accepts a version that it has not reached yet, and sends no events until it does. The informer
-// would miss all changes before that version, and keep objects that no longer exist.
+// The resource versions of a restored cluster continue from the last version in the backup. client-go resumes a watch from the
+// last version that it received. The API server accepts a version that it has not reached yet, and sends no events until it reaches
+// it. The informer would miss all changes before that version, and keep objects that no longer exist.
 //
 // An API server must be stopped while its etcd is restored, so clients fail to connect to it. client-go would retry a watch
 // that cannot connect. With Config, the watch expires instead, and the informer lists all objects. It first requests at least the
 // version that it has. An API server rejects a version that it has not reached, and the informer then requests the latest
 // version with a consistent list.
 //
-// Each outage costs one list for each informer. API servers serve it from memory, except after a restore. The back-off of
+// Each outage costs one list for each informer. Except after a restore, API servers serve it from memory. The back-off of
 // client-go spreads the lists of many informers over up to a minute.
 package relist
 
@@ -37,7 +38,7 @@ func Config(config *rest.Config) *rest.Config {
 	return config
 }
 
-// transport responds to watches that the API server does not respond to.
+// transport responds in place of the API server, with an expired watch, if a request that resumes a watch fails.
 type transport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -49,7 +50,7 @@ func (t transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return expired(request, err)
 }
 
-// resumes reports whether a request resumes a watch. A watch that begins with all objects is like a list.
+// resumes reports whether a request resumes a watch. A watch that begins with all objects does not: it works like a list.
 func resumes(request *http.Request) bool {
 	query := request.URL.Query()
 	version := query.Get("resourceVersion")

@@ -49,7 +49,7 @@ func refusing(t *testing.T) string {
 
 type watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
-// watchers returns the ways in which the informers of controller-runtime watch.
+// watchers returns a watch function for each kind of client that the informers of controller-runtime use.
 func watchers(t *testing.T, config *rest.Config) map[string]watcher {
 	t.Helper()
 	protobuf := rest.CopyConfig(config)
@@ -63,8 +63,8 @@ func watchers(t *testing.T, config *rest.Config) map[string]watcher {
 	}
 }
 
-// TestConfig_WatchWithoutServer checks that a watch without a connection expires, with each client. client-go itself
-// retries it.
+// TestConfig_WatchWithoutServer checks that a watch that cannot connect expires, with each client. Without Config, client-go
+// retries the watch.
 func TestConfig_WatchWithoutServer(t *testing.T) {
 	t.Parallel()
 	for fault, address := range map[string]func(*testing.T) string{"refuses": refusing, "closes": closing} {
@@ -79,8 +79,8 @@ func TestConfig_WatchWithoutServer(t *testing.T) {
 	}
 }
 
-// TestConfig_OtherRequests checks that only watches from a version expire. An informer repeats the others as they are, without
-// a pause if they expire.
+// TestConfig_OtherRequests checks that only watches from a version expire. If other requests expired, an informer would repeat
+// them unchanged and without a pause.
 func TestConfig_OtherRequests(t *testing.T) {
 	t.Parallel()
 	nodes := kubernetes.NewForConfigOrDie(Config(&rest.Config{Host: "http://" + refusing(t)})).CoreV1().Nodes()
@@ -124,6 +124,6 @@ func TestConfig_PassesResponses(t *testing.T) {
 		t.Errorf("got %v, want the response of the server", err)
 	}
 	if Config(nil) != nil {
-		t.Error("a configuration that does not exist has a copy")
+		t.Error("Config(nil) is not nil")
 	}
 }

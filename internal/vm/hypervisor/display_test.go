@@ -44,7 +44,7 @@ func (d *displayStream) Write(data []byte) (int, error) {
 	return len(data), d.Send(&vmpb.DisplayIO{Data: data})
 }
 
-// views connects a viewer to the display of a member, whose guest runs, and checks that it shows the text of the
+// views connects a viewer to the display of a member whose guest runs, and checks that the display shows the text of the
 // firmware.
 func (m *member) views() *displayStream {
 	m.t.Helper()
@@ -83,8 +83,8 @@ func (m *member) views() *displayStream {
 	return display
 }
 
-// A guest with a display moves to another hypervisor, which shows the same. Viewers are disconnected, and can connect
-// again there.
+// TestMigration_Display checks that a guest with a display moves to another hypervisor, where the display shows the same
+// picture, and that viewers are disconnected and can connect again there.
 func TestMigration_Display(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

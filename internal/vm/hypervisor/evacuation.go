@@ -84,7 +84,7 @@ func (e *evacuation) handle(event handover.SourceEvent) handover.SourceAction {
 // take passes the result of a step to the migration.
 func (e *evacuation) take(result departure.Result) handover.SourceAction {
 	if limit := result.Grace - e.shutdownTime; e.stopping && result.Grace > 0 && limit < e.limit {
-		e.log.Warn("the host gives this process less time than its grace period; migrating the VM in less time", "grace", result.Grace)
+		e.log.Warn("the host gives this process less time than its grace period; shortening the time for the migration", "grace", result.Grace)
 		e.leaveWithin(limit)
 	}
 	return e.record(e.migrations.Take(result))

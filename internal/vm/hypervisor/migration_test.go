@@ -380,8 +380,8 @@ func TestMigration_ShutdownInstead(t *testing.T) {
 	}
 }
 
-// targetForHost makes the controller name a target that does not respond, for a host that gives its Pods less time than
-// their grace period.
+// targetForHost makes the controller name a target that does not respond, as for a host that gives Pods less time than their
+// grace period.
 func targetForHost(grace time.Duration) func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
 	return func(context.Context) (*vmpb.EnsureMigrationTargetResponse, error) {
 		return &vmpb.EnsureMigrationTargetResponse{

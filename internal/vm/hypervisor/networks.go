@@ -16,8 +16,8 @@ import (
 // errNetwork is wrapped by errors of VMSpec.networks.
 var errNetwork = errors.New("the guest's network is not available")
 
-// openNetworks opens the Pod's interfaces for the guest. It runs before the disks are locked, because a guest without one
-// of its networks does not start. The Pod gets its interfaces before its containers, and never later.
+// openNetworks opens the Pod's interfaces for the guest. It runs before the disks are locked, because a guest does not start
+// if it lacks one of its networks. A Pod has all of its interfaces before its containers start.
 func (h *hypervisor) openNetworks(context.Context) error {
 	spec := h.config.Spec
 	for _, network := range spec.GetNetworks() {
@@ -31,19 +31,19 @@ func (h *hypervisor) openNetworks(context.Context) error {
 	return nil
 }
 
-// explainNetwork returns an error for the operator of the cluster.
+// explainNetwork returns an error with what the operator of the cluster must check.
 func explainNetwork(err error, device string) error {
 	switch {
 	case errors.Is(err, packetsocket.ErrNoInterface):
 		return fmt.Errorf("the pod has no network interface %s; check that Multus runs on this node and that it permits the NetworkAttachmentDefinition", device)
 	case errors.Is(err, packetsocket.ErrNotPermitted):
-		return fmt.Errorf("this process must not use network interface %s: it does not have the capability NET_RAW; check that the hypervisor's image has the program with this file capability", device)
+		return fmt.Errorf("this process cannot use network interface %s: it does not have the capability NET_RAW; check that the program in the hypervisor's image has this file capability", device)
 	}
 	return err
 }
 
-// networkMAC returns the guest's address on a network: that of the specification, or a locally administered one that is
-// the same on every host.
+// networkMAC returns the guest's Ethernet address on a network: the address in the specification or, if there is none, a locally
+// administered address that is the same on every host.
 func networkMAC(spec *vmpb.VMSpec, network *vmpb.NetworkInterface) net.HardwareAddr {
 	if mac := vmspec.ParseMAC(network.GetMac()); mac != nil {
 		return mac

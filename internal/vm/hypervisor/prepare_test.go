@@ -41,8 +41,8 @@ func TestDisk_IsPreparedBeforeFirstStart(t *testing.T) {
 	})
 }
 
-// TestDisk_IsNotPreparedWithoutNetwork checks that a guest whose Pod lacks an interface does not start, that its disk stays
-// as it is, and that the reason names the interface.
+// TestDisk_IsNotPreparedWithoutNetwork checks that a guest whose Pod lacks an interface does not start, that its disk is not
+// changed, and that the reason names the interface.
 func TestDisk_IsNotPreparedWithoutNetwork(t *testing.T) {
 	withFixture(t, func(w *fixture) {
 		w.preparing()

@@ -179,8 +179,8 @@ const (
 	EndDiskLocked = "DiskLocked"
 	// EndNoQEMU means that QEMU, or the UEFI firmware of a VM that boots with UEFI, is not installed.
 	EndNoQEMU = "NoQEMU"
-	// EndNetworkUnavailable means that the Pod does not have a network interface of VMSpec.networks, or that this process
-	// may not use it.
+	// EndNetworkUnavailable means that the Pod lacks a network interface of VMSpec.networks, or that this process may not
+	// use it.
 	EndNetworkUnavailable = "NetworkUnavailable"
 	// EndQEMUFailed means that QEMU did not start, or exited unexpectedly.
 	EndQEMUFailed = "QEMUFailed"

@@ -220,8 +220,8 @@ type VMSpec_Display int32
 const (
 	// The VM has no display, only the serial console.
 	VMSpec_DISPLAY_NONE VMSpec_Display = 0
-	// The VM has a graphics card, a keyboard and a pointing device. OOBManagement.Display and OOBManagement.Screenshot
-	// reach them.
+	// The VM has a graphics card, a keyboard and a pointing device, which users access with OOBManagement.Display and
+	// OOBManagement.Screenshot.
 	VMSpec_DISPLAY_VNC VMSpec_Display = 1
 )
 
@@ -810,7 +810,7 @@ type VMSpec struct {
 	ShutdownTime *durationpb.Duration `protobuf:"bytes,23,opt,name=shutdown_time,json=shutdownTime,proto3" json:"shutdown_time,omitempty"`
 	// Addition. The display of the VM. If absent, DISPLAY_NONE is used. Unknown numbers are rejected.
 	Display VMSpec_Display `protobuf:"varint,24,opt,name=display,proto3,enum=metropolis.proto.vm.VMSpec_Display" json:"display,omitempty"`
-	// Addition. Further network interfaces of the VM, in the order of the guest's bus. At most 8. If empty, there are
+	// Addition. Interfaces of the VM on secondary networks, in the order of the guest's bus. At most 8. If empty, there are
 	// none. A hypervisor that cannot provide one of them exits before it changes a disk.
 	Networks      []*NetworkInterface `protobuf:"bytes,25,rep,name=networks,proto3" json:"networks,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1026,7 +1026,7 @@ func (x *VMSpec) GetNetworks() []*NetworkInterface {
 // send only from it. Addition.
 type NetworkInterface struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the network among those of the VM: at most 63 lower-case letters, digits and hyphens. Required.
+	// Name of the network, which is unique in the VM: at most 63 lower-case letters, digits and hyphens. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Name of the network interface of the Pod, such as "net1". Required.
 	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
@@ -2162,8 +2162,8 @@ type EnsureMigrationTargetResponse struct {
 	// Addition. Limits of the migration to this target. Only with ACTION_LIVE_MIGRATE. If absent, the defaults of its
 	// fields apply.
 	Limits *MigrationLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Addition. How long after `stopping` began the caller may be killed, for example because its host shuts down. Only
-	// with ACTION_LIVE_MIGRATE, and only if it is less than VMSpec.grace. If absent, VMSpec.grace applies.
+	// Addition. How long after SIGTERM the caller may be killed, for example because its host shuts down. Only with
+	// ACTION_LIVE_MIGRATE, and only if it is less than VMSpec.grace. If absent, VMSpec.grace applies.
 	Grace         *durationpb.Duration `protobuf:"bytes,5,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -397,7 +397,7 @@ type OOBManagementClient interface {
 	// the stream. Streams continue after a reset, and are closed with UNAVAILABLE when the VM no longer runs at this
 	// hypervisor, and with DEADLINE_EXCEEDED when the viewer has sent nothing for an hour. Addition.
 	Display(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[DisplayIO, DisplayIO], error)
-	// Screenshot returns what the VM's display shows, as a PNG image in parts. It returns FAILED_PRECONDITION if the VM
+	// Screenshot returns a PNG image of the VM's display, in parts. It returns FAILED_PRECONDITION if the VM
 	// does not run at this hypervisor or has no display. Addition.
 	Screenshot(ctx context.Context, in *ScreenshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScreenshotPart], error)
 }
@@ -509,7 +509,7 @@ type OOBManagementServer interface {
 	// the stream. Streams continue after a reset, and are closed with UNAVAILABLE when the VM no longer runs at this
 	// hypervisor, and with DEADLINE_EXCEEDED when the viewer has sent nothing for an hour. Addition.
 	Display(grpc.BidiStreamingServer[DisplayIO, DisplayIO]) error
-	// Screenshot returns what the VM's display shows, as a PNG image in parts. It returns FAILED_PRECONDITION if the VM
+	// Screenshot returns a PNG image of the VM's display, in parts. It returns FAILED_PRECONDITION if the VM
 	// does not run at this hypervisor or has no display. Addition.
 	Screenshot(*ScreenshotRequest, grpc.ServerStreamingServer[ScreenshotPart]) error
 	mustEmbedUnimplementedOOBManagementServer()

@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// viewerHello is what a viewer sends in the handshake.
+	// viewerHello is the handshake of a viewer.
 	viewerHello = "RFB 003.008\n\x01\x01"
-	// viewerKey is the press of a key, and viewerAudio a message that is not allowed.
+	// viewerKey is the message for a pressed key, and viewerAudio a message that the filter rejects.
 	viewerKey   = "\x04\x01\x00\x00\x00\x00\x00a"
 	viewerAudio = "\xff\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
-// echoes is a display that sends back what it gets.
+// echoes is a display that returns all data that it gets.
 func echoes(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 
 // view connects a viewer.
@@ -41,8 +41,8 @@ func (w *world) view(access *rest.Config) (*websocket.Conn, error) {
 	return w.socket(access, w.path("web", "vnc"), api.VNCProtocol)
 }
 
-// display checks that the display gets what a viewer may send, and nothing else, that the number of viewers is limited,
-// and that neither other permissions nor another site lead to the display.
+// display checks that the display gets only permitted messages of viewers, that the number of viewers is limited, and that
+// users with other permissions and pages of other sites cannot connect.
 func (w *world) display() {
 	w.screen = echoes
 	var open []*websocket.Conn
@@ -52,7 +52,7 @@ func (w *world) display() {
 		open = append(open, conn)
 	}
 	if _, err := w.view(w.Admin); err == nil || !strings.Contains(err.Error(), "4 viewers are connected to the display") {
-		w.t.Errorf("a viewer too many: %v", err)
+		w.t.Errorf("a viewer above the limit: %v", err)
 	}
 	for _, piece := range []string{viewerHello[:5], viewerHello[5:] + viewerKey[:3], viewerKey[3:]} {
 		w.must(open[0].WriteMessage(websocket.BinaryMessage, []byte(piece)))

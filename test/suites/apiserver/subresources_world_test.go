@@ -55,7 +55,7 @@ type world struct {
 	dials atomic.Int32
 	// programs are the addresses of the programs that stand for those in the guest, by its TCP port.
 	programs map[uint16]string
-	// screen handles a viewer of the display, and picture is its screenshot.
+	// screen handles the connection of a viewer, and picture is the screenshot of the display.
 	screen  func(net.Conn)
 	picture []byte
 	// console is the console of the VM.
@@ -89,7 +89,7 @@ func (w *world) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 	return conn.(*net.TCPConn), nil
 }
 
-// DialDisplay connects to what stands for the VNC server.
+// DialDisplay connects to screen, which acts as the VNC server.
 func (w *world) DialDisplay(context.Context) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {

@@ -14,14 +14,14 @@ import (
 	"github.com/millwright-dev/millwright/test/support/serverfault"
 )
 
-// entrance is a target's API server as the kubeconfig of one cluster reaches it. It can be faulty, and accepts one token.
+// entrance is a proxy to a target's API server for the kubeconfig of one cluster. It accepts one token, and can be made faulty.
 type entrance struct {
 	*httptest.Server
 	fault atomic.Pointer[serverfault.Fault]
 	token atomic.Pointer[string]
 }
 
-// entrance returns an entrance that does not accept any token yet.
+// entrance returns an entrance that does not accept a token yet.
 func (w *world) entrance(target *env.Cluster) *entrance {
 	w.Helper()
 	proxy, err := serverfault.Proxy(w.userOf(target))
@@ -34,7 +34,7 @@ func (w *world) entrance(target *env.Cluster) *entrance {
 			http.Error(w, "unknown token", http.StatusUnauthorized)
 			return
 		}
-		r.Header.Del("Authorization") // the user is that of the proxy
+		r.Header.Del("Authorization") // the proxy authenticates itself
 		e.fault.Load().Serve(w, r, proxy.ServeHTTP)
 	}))
 	e.Config.ErrorLog = log.New(io.Discard, "", 0) // about aborted responses

@@ -88,7 +88,7 @@ func (w *world) replica(more ...string) *program.Process {
 	return p
 }
 
-// leases are the flags for leases of a duration in seconds. Two thirds of it are enough for a process without CPU time.
+// leases returns the flags for leases of a duration. A process keeps its leases if it gets no CPU time for less than the deadline.
 func leases(duration, deadline string) []string {
 	return []string{"--leader-elect-lease-duration", duration, "--leader-elect-renew-deadline", deadline, "--leader-elect-retry-period", "1s"}
 }
@@ -130,8 +130,8 @@ func (w *world) cluster(name string, target *env.Cluster) *cluster {
 	return c
 }
 
-// userOf returns access to a target with only the permissions that a fleet and the simulated kubelets need. The kubeconfigs of
-// clusters are made from it.
+// userOf returns the access of a user who has only the permissions that a fleet and the simulated kubelets need in a target. The
+// kubeconfigs of clusters are created from it.
 func (w *world) userOf(target *env.Cluster) *rest.Config {
 	w.Helper()
 	user := w.users[target.Admin.Host]
@@ -182,7 +182,7 @@ func (c *cluster) class(name, providerSpec string) {
 	})
 }
 
-// oneByOne permits one more Machine during an update, and requires that all are available.
+// oneByOne permits one additional Machine during an update, and no unavailable Machines.
 func oneByOne(deployment *v1alpha1.MachineDeployment) {
 	none, one := intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment.Spec.Strategy = v1alpha1.MachineDeploymentStrategy{
@@ -208,8 +208,7 @@ func complete(deployment *v1alpha1.MachineDeployment) bool {
 	return status.ObservedGeneration == deployment.Generation && status.Replicas == desired && status.UpdatedReplicas == desired && status.AvailableReplicas == desired
 }
 
-// settled checks that all Machines are of the current revision and available, and that each has the only VM that was created
-// for it.
+// settled checks that all Machines are available and of the current revision, and that exactly one VM was created for each.
 func (c *cluster) settled(g gomega.Gomega) {
 	deployment := c.deployment()
 	g.Expect(c.Client.Get(c.Context(), client.ObjectKeyFromObject(deployment), deployment)).To(gomega.Succeed())
@@ -228,7 +227,7 @@ func (c *cluster) settled(g gomega.Gomega) {
 	g.Expect(existing).To(gomega.HaveLen(c.machines), "VMs of %s", c.namespace)
 }
 
-// journal returns what the replicas did with the VMs.
+// journal returns the provider's record of driver calls by the replicas.
 func (c *cluster) journal() []sim.Entry {
 	c.Helper()
 	entries, err := c.cloud.Journal()
@@ -250,7 +249,7 @@ func (c *cluster) created() map[int]int {
 	return count
 }
 
-// wantOneVMEach checks that no more than one VM was ever created for a Machine.
+// wantOneVMEach checks that at most one VM was ever created for each Machine.
 func (c *cluster) wantOneVMEach() {
 	c.Helper()
 	for machine, history := range sim.Histories(c.journal()) {
@@ -260,7 +259,7 @@ func (c *cluster) wantOneVMEach() {
 	}
 }
 
-// held returns the holders of the leases of a cluster, which change when its manager is restarted.
+// held returns the holders of the leases of a cluster. They change when the manager of the cluster is restarted.
 func (c *cluster) held() (holders [2]string) {
 	c.Helper()
 	for i, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {

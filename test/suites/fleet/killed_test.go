@@ -22,8 +22,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// moment is when a replica is killed: at that write to the seed since the beginning of an update. The write is carried out if
-// after is set. Either way, the replica gets no response.
+// moment is when a replica is killed: at the given write to the seed since the beginning of an update. If after is true, the API
+// server carries out the write. In either case, the replica gets no response.
 type moment struct {
 	write int
 	after bool
@@ -36,8 +36,8 @@ func (m moment) String() string {
 	return fmt.Sprintf("before write %d", m.write)
 }
 
-// gate is the seed's API server as one replica sees it. It counts writes except those of leases and events, which no controller
-// reads.
+// gate is a proxy between one replica and the seed's API server. It counts writes. It does not count writes of leases and events,
+// because controllers do not read these objects.
 type gate struct {
 	seed http.Handler
 	kill func()
@@ -46,11 +46,11 @@ type gate struct {
 	// writes is the number of writes since the last call of plan.
 	writes int
 	at     moment
-	// reached is set when the moment came. The replica is then killed.
+	// reached is set at the moment when the replica is killed.
 	reached bool
 }
 
-// newGate returns a gate with the access of a user, and the URL where it serves.
+// newGate returns a gate that connects to the seed as the given user, and the URL of the gate.
 func newGate(t *testing.T, user *rest.Config) (g *gate, address string) {
 	t.Helper()
 	to, err := url.Parse(user.Host)
@@ -72,21 +72,21 @@ func newGate(t *testing.T, user *rest.Config) (g *gate, address string) {
 	return g, server.URL
 }
 
-// plan begins to count. The zero moment never comes.
+// plan starts to count from 0. The zero moment never occurs.
 func (g *gate) plan(at moment) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.writes, g.at = 0, at
 }
 
-// came reports whether the moment came.
+// came reports whether the moment has occurred.
 func (g *gate) came() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.reached
 }
 
-// end returns the number of writes since the last call of plan, and whether the moment came. It does not come later.
+// end returns the number of writes since the last call of plan, and whether the moment has occurred. It cannot occur later.
 func (g *gate) end() (writes int, came bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,7 +94,7 @@ func (g *gate) end() (writes int, came bool) {
 	return g.writes, g.reached
 }
 
-// next counts a write, and reports whether it is the last one, and whether it is carried out.
+// next counts a write. It reports whether it is the last write of the replica, and whether the API server carries it out.
 func (g *gate) next() (last, carriedOut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,13 +124,13 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler) // closes the connection
 }
 
-// gated is a replica behind a gate.
+// gated is a replica that connects to the seed through a gate.
 type gated struct {
 	member
 	*gate
 }
 
-// takeovers is a fleet of two replicas, one of which is killed again and again.
+// takeovers is a fleet of two replicas. One of them is repeatedly killed and replaced.
 type takeovers struct {
 	*world
 	clusters []*cluster
@@ -184,7 +184,7 @@ func (f *takeovers) rejoin() {
 	}
 }
 
-// expire expires the leases of a killed replica, so that the other one need not wait.
+// expire expires the leases of a killed replica, so that the other replica need not wait.
 func (f *takeovers) expire(killed member, served []*cluster) {
 	f.Helper()
 	for _, c := range served {
@@ -198,8 +198,8 @@ func (f *takeovers) expire(killed member, served []*cluster) {
 	}
 }
 
-// update updates the pools of all clusters, kills the replica that serves the first one at a moment, and waits until the updates
-// are complete. It returns the number of writes of that replica, and whether the moment came.
+// update updates the pools of all clusters, kills the replica that serves the first cluster at a moment, and waits until the updates
+// are complete. It returns the number of writes of that replica, and whether the moment occurred.
 func (f *takeovers) update(at moment) (writes int, killed bool) {
 	f.Helper()
 	victim := f.members[f.owner(f.clusters[0])]
@@ -244,8 +244,8 @@ func (f *takeovers) update(at moment) (writes int, killed bool) {
 	return writes, killed
 }
 
-// moments returns when to kill replicas if an update causes that many writes: before and after each of them, or in a run that
-// is not exhaustive, a fixed sample.
+// moments returns when to kill replicas in updates with the given number of writes: in an exhaustive run, before and after each
+// write; otherwise, at a fixed sample of these moments.
 func moments(writes int) (all []moment) {
 	for write := range writes {
 		all = append(all, moment{write + 1, false}, moment{write + 1, true})
@@ -261,9 +261,9 @@ func moments(writes int) (all []moment) {
 	return chosen
 }
 
-// TestFleet_ReplicaIsKilledAtWrites kills a replica at its writes to the seed during rolling updates of two clusters, one write
-// after another. The other replica takes over: the updates stay within their bounds, complete, and leave one VM for each
-// Machine. If it serves one of the clusters, that one is not disturbed.
+// TestFleet_ReplicaIsKilledAtWrites kills a replica before and after each of its writes to the seed during rolling updates of two
+// clusters. The other replica must take over. The updates must stay within their bounds, complete, and leave one VM for each
+// Machine. A cluster that the other replica already serves must not be disturbed.
 func TestFleet_ReplicaIsKilledAtWrites(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "A replica of a fleet is killed before or after a write, during rolling updates of two clusters")
@@ -303,9 +303,9 @@ func TestFleet_ReplicaIsKilledAtWrites(t *testing.T) {
 			g.Expect(c.cloud.VMs()).To(gomega.BeEmpty(), "VMs")
 		})
 	}
-	// The number of writes differs a little between updates, so the last moments may not come.
+	// The number of writes differs slightly between updates, so the last moments may not occur.
 	if least := len(all) * 4 / 5; hit < least {
 		t.Errorf("the replica was killed in %d of %d updates, want at least %d", hit, len(all), least)
 	}
-	t.Attr("outcome", fmt.Sprintf("The other replica completes the updates within their bounds, with one VM for each Machine, and the cluster that it serves is not disturbed (%d crash points)", hit))
+	t.Attr("outcome", fmt.Sprintf("The other replica completes the updates within their bounds, with one VM for each Machine, and a cluster that it already serves is not disturbed (%d crash points)", hit))
 }

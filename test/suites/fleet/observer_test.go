@@ -17,21 +17,21 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// observer sees all states of the Machines and leases of clusters that a watch shows.
+// observer watches the Machines and leases of clusters, and checks each of their states.
 type observer struct {
 	*world
 	clusters map[string]*cluster
 	client   client.WithWatch
-	// rule returns why a state of the Machines of a cluster, after a change of that kind, must not occur, or an empty string. It
-	// is called with the lock.
+	// rule returns why a state of the Machines of a cluster must not occur after a change of the given kind, or an empty string
+	// if it may occur. It is called with the lock held.
 	rule func(of *cluster, known map[string]*v1alpha1.Machine, change watch.EventType) string
-	// restarts permits restarts of the seed's API server, which terminate watches. What happens before a watch begins again is
-	// not seen.
+	// restarts permits restarts of the seed's API server, which terminate watches. The observer misses changes until a watch
+	// begins again.
 	restarts bool
 
 	mu sync.Mutex
-	// holdings are the holders of the lease machine-controller of each namespace, and secondary those of the other lease, oldest
-	// first.
+	// holdings are the holders of the lease machine-controller of each namespace, oldest first, and secondary those of the other
+	// lease.
 	holdings, secondary map[string][]holding
 	machines            map[string]map[string]*v1alpha1.Machine
 	// updates counts the updates that keepUpdating has begun in each namespace.
@@ -46,7 +46,8 @@ type holding struct {
 	acquired, renewed time.Time
 }
 
-// observe begins to observe clusters whose pools are complete. Their Machines are updated one by one, unless changes change that.
+// observe starts to observe clusters whose pools are complete. By default, their Machines must be updated one by one; changes can
+// set another rule.
 func (w *world) observe(clusters []*cluster, changes ...func(*observer)) *observer {
 	w.Helper()
 	o := &observer{
@@ -69,7 +70,7 @@ func (w *world) observe(clusters []*cluster, changes ...func(*observer)) *observ
 	return o
 }
 
-// load updates the pools again and again until the returned function is called.
+// load updates the pools continuously until the returned function is called.
 func (o *observer) load() (stop func()) {
 	ctx, cancel := context.WithCancel(o.Context())
 	stopped := make(chan struct{})
@@ -79,7 +80,7 @@ func (o *observer) load() (stop func()) {
 	return stop
 }
 
-// follow passes all objects of a kind, and then all events, to a function, which is called with the lock.
+// follow passes all objects of a kind, and then all events, to a function, which is called with the lock held.
 func (o *observer) follow(list client.ObjectList, see func(event watch.EventType, object any)) {
 	o.Helper()
 	events, err := o.client.Watch(o.Context(), list) // begins with the existing objects
@@ -101,7 +102,7 @@ func (o *observer) follow(list client.ObjectList, see func(event watch.EventType
 	}()
 }
 
-// resume begins a watch again, or returns nil if that is not possible or the test completes.
+// resume begins a watch again. It returns nil if that is not permitted, or if the test completes.
 func (o *observer) resume(list client.ObjectList) watch.Interface {
 	for o.restarts && o.Context().Err() == nil {
 		if _, machines := list.(*v1alpha1.MachineList); machines {
@@ -201,11 +202,11 @@ func (o *observer) seeLease(_ watch.EventType, object any) {
 
 func timeOf(at *metav1.MicroTime) time.Time { return ptr.Deref(at, metav1.MicroTime{}).Time }
 
-// updatePeriod is the time between two looks at the pools.
+// updatePeriod is the time between two reads of the pools.
 const updatePeriod = 200 * time.Millisecond
 
-// keepUpdating begins a rolling update of each pool whose last one is complete, until ctx is canceled. Requests that fail are
-// repeated: if none succeeds, the updates for which the test waits do not happen.
+// keepUpdating begins a rolling update of each pool whose last update is complete, until ctx is canceled. It repeats failed
+// requests. If none succeeds, the test fails because it waits for updates.
 func (o *observer) keepUpdating(ctx context.Context) {
 	for version := 1; ctx.Err() == nil; version++ {
 		deployments := &v1alpha1.MachineDeploymentList{}
@@ -229,8 +230,8 @@ func (o *observer) keepUpdating(ctx context.Context) {
 	}
 }
 
-// count returns how many holders the leases of a namespace had, if the observer knows the present ones and both leases had
-// the same holders.
+// count returns how many holders the leases of a namespace have had. It returns an error if the observer does not know the
+// current holders, or if the two leases had different holders.
 func (o *observer) count(namespace string) (int, error) {
 	var present [2]string
 	for i, name := range []string{v1alpha1.LeaseMachineController, v1alpha1.LeaseMachineControllerManager} {
@@ -262,7 +263,7 @@ func (o *observer) last(namespace string) (before, now holding) {
 	return all[len(all)-2], all[len(all)-1]
 }
 
-// wantNoViolations checks that no state occurred that must not.
+// wantNoViolations fails the test if a state occurred that must not occur.
 func (o *observer) wantNoViolations() {
 	o.Helper()
 	o.mu.Lock()

@@ -37,7 +37,7 @@ func (c *cluster) list(g gomega.Gomega) map[types.UID]*v1alpha1.Machine {
 	return machines
 }
 
-// wantKept checks that Machines still exist, and that none of their VMs was ever deleted.
+// wantKept checks that Machines still exist, and that their VMs were never deleted.
 func (c *cluster) wantKept(kept map[types.UID]*v1alpha1.Machine) {
 	c.Helper()
 	now, vms := c.list(c), []string{}
@@ -54,10 +54,10 @@ func (c *cluster) wantKept(kept map[types.UID]*v1alpha1.Machine) {
 	}
 }
 
-// TestFleet_TargetComesBackOlder restores the etcd of a target from a backup that is older than some nodes. The Machines of
-// these nodes are treated like others whose nodes are missing: they are Unknown, and are replaced when their health timeout
-// expires. The other Machines are not affected.
-func TestFleet_TargetComesBackOlder(t *testing.T) {
+// TestFleet_TargetIsRestored restores the etcd of a target from a backup that is older than some nodes. The Machines of
+// these nodes must be treated like all Machines whose nodes are missing: they become Unknown, and are replaced when their health
+// timeout expires. The other Machines must not be affected.
+func TestFleet_TargetIsRestored(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "The etcd of a target cluster is restored from a backup that lacks the nodes of two of four Machines")
 	w := newWorld(t, env.WithOwn())
@@ -95,10 +95,10 @@ func TestFleet_TargetComesBackOlder(t *testing.T) {
 	t.Attr("outcome", "The Machines without nodes become Unknown, and are replaced when their health timeout expires; the others and their VMs are kept; no Machine has two VMs")
 }
 
-// TestFleet_SeedComesBackOlder restores the etcd of a seed from a backup that is older than a Machine. The replica exits before it
-// acts on objects from before and after the restore. When it is started again, it continues with the Machines of the backup. The VM
-// of the other one is an orphan, and is deleted.
-func TestFleet_SeedComesBackOlder(t *testing.T) {
+// TestFleet_SeedIsRestored restores the etcd of a seed from a backup that is older than a Machine. The replica must exit before
+// it acts on objects from before and after the restore. When restarted, it must continue with the Machines of the backup. The VM of
+// the missing Machine is an orphan, and must be deleted.
+func TestFleet_SeedIsRestored(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "The etcd of a seed is restored from a backup that lacks one of three Machines")
 	w := newWorld(t, env.WithOwn())

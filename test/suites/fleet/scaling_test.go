@@ -37,8 +37,8 @@ type scaling struct {
 	members []member
 	// alive are the names of the replicas that run.
 	alive []string
-	// counts are, by namespace, the number of holders of its leases and the length of its journal at the last call of divided.
-	// owners are the replicas that served it.
+	// counts and lengths are, by namespace, the number of holders of its leases and the length of its journal at the last call of
+	// divided. owners are the replicas that served the namespaces.
 	counts, lengths map[string]int
 	owners          map[string]string
 }
@@ -79,9 +79,9 @@ func (s *scaling) pid(name string) int {
 	return s.members[slices.IndexFunc(s.members, func(m member) bool { return m.name == name })].PID()
 }
 
-// divided waits until each replica has performed a whole rolling update in each of its namespaces, and no other replica acts
-// there. It checks that the managers of namespaces whose replica is the same as before were not restarted, and returns the
-// namespaces whose replica changed.
+// divided waits until each replica has performed a complete rolling update in each of its namespaces, and no other replica acts
+// in them. It checks that managers were not restarted in namespaces that the same replica still serves, and returns the
+// namespaces that moved.
 func (s *scaling) divided(what string) (moved []string) {
 	s.Helper()
 	for _, namespace := range slices.Sorted(maps.Keys(s.clusters)) {
@@ -96,7 +96,7 @@ func (s *scaling) divided(what string) (moved []string) {
 		switch {
 		case before == owner:
 			if count != s.counts[namespace] {
-				s.Errorf("%s: %d managers of %s were started, whose replica is the same", what, count-s.counts[namespace], namespace)
+				s.Errorf("%s: %d managers of %s were started, although the same replica serves it", what, count-s.counts[namespace], namespace)
 			}
 			if err := s.onlyBy(namespace, s.pid(owner)); err != nil {
 				s.Errorf("%s: %v", what, err)
@@ -113,8 +113,8 @@ func (s *scaling) divided(what string) (moved []string) {
 	return moved
 }
 
-// updatedBy returns an error unless the process has created and deleted all Machines of a namespace since another process did
-// anything there.
+// updatedBy returns an error unless the process has created and deleted all Machines of a namespace since the last call of another
+// process.
 func (s *scaling) updatedBy(namespace string, pid int) error {
 	created, deleted := 0, 0
 	for _, entry := range slices.Backward(s.clusters[namespace].journal()) {
@@ -144,8 +144,8 @@ func (s *scaling) onlyBy(namespace string, pid int) error {
 	return nil
 }
 
-// wantOneAtATime checks that the replicas acted for a namespace one after another: each continuous sequence of driver calls
-// by one process belongs to another holder of its leases.
+// wantOneAtATime checks that the replicas acted for a namespace one after another: each uninterrupted sequence of driver calls by
+// one process must correspond to one holder of the leases.
 func (s *scaling) wantOneAtATime(namespace string) {
 	s.Helper()
 	var turns []int
@@ -159,7 +159,7 @@ func (s *scaling) wantOneAtATime(namespace string) {
 	}
 }
 
-// leave removes replicas, each in the given way, at the same time.
+// leave removes replicas in the given way, all at the same time.
 func (s *scaling) leave(names []string, how func(*program.Process)) {
 	s.Helper()
 	var group sync.WaitGroup
@@ -172,7 +172,7 @@ func (s *scaling) leave(names []string, how func(*program.Process)) {
 	s.alive = slices.DeleteFunc(s.alive, func(name string) bool { return slices.Contains(names, name) })
 }
 
-// busiest returns the replica, other than the first one, that serves most namespaces.
+// busiest returns the replica, other than the first one, that serves the most namespaces.
 func (s *scaling) busiest() string {
 	count := map[string]int{}
 	for _, owner := range s.owners {
@@ -181,8 +181,8 @@ func (s *scaling) busiest() string {
 	return slices.MaxFunc(s.alive[1:], func(a, b string) int { return count[a] - count[b] })
 }
 
-// takeover returns the longest time between the last renewal of a lease by a killed replica and its takeover. The leases
-// must have expired before.
+// takeover returns the longest time between the last renewal of a lease by a killed replica and its acquisition by another one. It
+// checks that the leases had expired by then.
 func (s *scaling) takeover(moved []string) (longest time.Duration) {
 	s.Helper()
 	for _, namespace := range moved {
@@ -197,8 +197,8 @@ func (s *scaling) takeover(moved []string) (longest time.Duration) {
 }
 
 // TestFleet_ScalesUnderLoad scales a fleet from one replica to five, kills one, and scales back to one, while the pools of ten
-// clusters are updated again and again. Each namespace is always served by one replica, rollouts keep their bounds, and
-// clusters whose replica stays are not disturbed.
+// clusters are updated continuously. Only one replica at a time may serve a namespace, rollouts must stay within their bounds, and
+// clusters whose replica stays the same must not be disturbed.
 func TestFleet_ScalesUnderLoad(t *testing.T) {
 	tier.All(t)
 	t.Attr("fault", "A fleet with rolling updates in 10 clusters is scaled from 1 replica to 5, one of them is killed, and the others are scaled to 1")

@@ -23,7 +23,7 @@ import (
 // soakOperation is an operation of a user or an operator, or a fault.
 type soakOperation struct {
 	name string
-	// do reports whether the operation was possible.
+	// do performs the operation, and reports whether it was possible.
 	do func(*soak) bool
 }
 
@@ -97,12 +97,12 @@ func (s *soak) rollBack() bool {
 	return true
 }
 
-// disturb returns the name of a random Machine that may be missing from now on, or reports that there is none.
+// disturb returns the name of a random Machine, which may be unavailable from now on, or false if there is none.
 func (s *soak) disturb() (p *soakPool, name string, ok bool) {
 	s.Helper()
 	p = s.anyPool()
 	names := p.names()
-	choice := s.random.Int() // always, so that the next choices do not depend on the number of Machines
+	choice := s.random.Int() // unconditional, so that later choices do not depend on the number of Machines
 	if len(names) == 0 {
 		return p, "", false
 	}
@@ -150,7 +150,7 @@ func (s *soak) setNodesReady() {
 	}
 }
 
-// changeFleets adds a namespace to fleets, or removes it. It is often in both, and seldom in none.
+// changeFleets adds a namespace to fleets, or removes it. A namespace is often in both fleets, and rarely in none.
 func (s *soak) changeFleets() bool {
 	p := s.anyPool()
 	for i := range s.fleets {
@@ -177,7 +177,7 @@ func (s *soak) rotate() bool {
 	return true
 }
 
-// rotate replaces the kubeconfig of a cluster. The previous one does not work any longer.
+// rotate replaces the kubeconfig of a cluster. The previous one no longer works.
 func (p *soakPool) rotate() {
 	p.Helper()
 	p.tokens++
@@ -199,7 +199,8 @@ func (s *soak) start() bool {
 	return true
 }
 
-// startIn starts a replica of a fleet. It takes over quickly, replaces Machines early, and soon deletes VMs without a Machine.
+// startIn starts a replica of a fleet, with short leases and short timeouts for the replacement of Machines and the deletion of
+// orphans.
 func (s *soak) startIn(fleet int) {
 	s.Helper()
 	flags := append(leases("8s", "6s"), "--namespace-selector", s.fleets[fleet], "--machine-health-timeout", "3s", "--machine-safety-orphan-vms-period", "2s")
@@ -208,7 +209,8 @@ func (s *soak) startIn(fleet int) {
 	s.replicas = append(s.replicas, replica)
 }
 
-// remove removes a random replica from those that run or, if those that are suspended do not count, returns nil if there is none.
+// remove removes a random replica from the list, and returns it. Without suspended, it considers only replicas that are not
+// suspended. It returns nil if there is none.
 func (s *soak) remove(suspended bool) *soakReplica {
 	choice, eligible := s.random.Int(), []*soakReplica{}
 	for _, replica := range s.replicas {
@@ -236,7 +238,7 @@ func (s *soak) kill() bool {
 
 // stop stops a replica gracefully. The next operations do not wait for it.
 func (s *soak) stop() bool {
-	s.awaitStarted() // earlier, SIGTERM would kill the process
+	s.awaitStarted() // before that, SIGTERM kills the process
 	replica := s.remove(false)
 	if replica == nil {
 		return false
@@ -263,7 +265,7 @@ func (s *soak) suspendReplica() bool {
 	return true
 }
 
-// resume resumes the replicas that have been suspended for long enough. It waits for this if all is set.
+// resume resumes the replicas that have been suspended for long enough. If all is true, it waits and resumes all of them.
 func (s *soak) resume(all bool) {
 	s.Helper()
 	for _, replica := range s.replicas {
@@ -297,7 +299,7 @@ func (s *soak) keepOne() {
 	}
 }
 
-// serveAll ensures that each namespace is in a fleet that has a replica.
+// serveAll ensures that each namespace is in a fleet with a replica.
 func (s *soak) serveAll() {
 	s.Helper()
 	s.keepOne()
@@ -342,8 +344,8 @@ func (s *soak) awaitStarted() {
 	})
 }
 
-// killSeed kills the API server of the seed, and waits until it serves the user of the fleet again. A replica that started
-// earlier would exit, because the API server denies access at first.
+// killSeed kills the API server of the seed, and waits until the restarted one serves the user of the fleet. A replica that
+// started earlier would exit, because the API server at first denies access.
 func (s *soak) killSeed() bool {
 	s.Helper()
 	s.awaitStarted()

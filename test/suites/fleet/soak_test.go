@@ -34,11 +34,11 @@ const (
 	operationsPerRound = 12
 	// longestPause is the longest time between two operations.
 	longestPause = 2 * time.Second
-	// suspension is how long a replica is suspended, which is longer than its leases.
+	// suspension is how long a replica is suspended. It is longer than the duration of leases.
 	suspension = 10 * time.Second
 	// soakSpec is the providerSpec of all classes.
 	soakSpec = `{"latency":"100ms","joinDelay":"500ms","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`
-	// soakTimeout is longer than the longest pause after which a fleet restarts a manager that failed again and again.
+	// soakTimeout is longer than the maximum pause before a fleet restarts a manager that fails repeatedly.
 	soakTimeout = 10 * time.Minute
 )
 
@@ -49,7 +49,7 @@ type soak struct {
 	pools  []*soakPool
 	// fleets are the labels of namespaces that two fleets select.
 	fleets [2]string
-	// replicas are those of both fleets that run or are suspended, and leaving are the others that still run.
+	// replicas are the replicas of both fleets, running or suspended. leaving waits for the replicas that are stopping.
 	replicas []*soakReplica
 	leaving  sync.WaitGroup
 	// deck contains the indexes of the next operations.
@@ -57,12 +57,12 @@ type soak struct {
 	// done counts operations by name, and rounds those after which everything matched the desired state.
 	done   map[string]int
 	rounds int
-	// began is when the first round began, and story is what happened in this one.
+	// began is when the first round began, and story is what has happened in the current round.
 	began time.Time
 	story []string
 }
 
-// soakPool is a cluster, and what may happen to its Machines.
+// soakPool is a cluster, with the permitted states of its Machines.
 type soakPool struct {
 	*cluster
 	*entrance
@@ -81,7 +81,7 @@ type soakReplica struct {
 	*program.Process
 	// fleet is the index of its fleet.
 	fleet int
-	// resumed is when it is resumed if it is suspended.
+	// resumed is when the replica is to be resumed. It is zero if the replica is not suspended.
 	resumed time.Time
 }
 
@@ -135,8 +135,8 @@ func newSoak(t *testing.T, random *rand.Rand) *soak {
 	return s
 }
 
-// bounds checks that the number of Machines stays within the bounds of all desired states of this round. A Machine that a user
-// deletes, or whose Node becomes NotReady, may be missing. Those that are being deleted do not count.
+// bounds checks that the number of Machines stays within the bounds of all desired states of this round. Machines that a user
+// deleted, or whose Nodes became NotReady, may be unavailable. Machines that are being deleted do not count.
 func (s *soak) bounds(c *cluster, known map[string]*v1alpha1.Machine, change watch.EventType) string {
 	p := s.pools[slices.IndexFunc(s.pools, func(p *soakPool) bool { return p.cluster == c })]
 	active, available := countsOf(known)
@@ -172,7 +172,7 @@ func (s *soak) round() {
 		if op.do(s) {
 			s.done[op.name]++
 		}
-		// Users, hosts, and networks do not act at the same time.
+		// Operations and faults do not all occur at the same time.
 		time.Sleep(time.Duration(s.random.Int64N(int64(longestPause))))
 	}
 	s.settle()
@@ -204,14 +204,14 @@ func (s *soak) settle() {
 	}
 }
 
-// awaitSoak is like eventually, for a time that is longer than all pauses.
+// awaitSoak is like eventually, but waits longer than all pauses.
 func (s *soak) awaitSoak(check func(g gomega.Gomega)) {
 	s.Helper()
 	s.Eventually(check).WithTimeout(soakTimeout).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
-// converged checks that a pool matches the desired state, and that the observer has seen this. The bounds of the next states are
-// then those of the present one.
+// converged checks that a pool matches the desired state, and that the observer has seen this. It then resets the bounds to the
+// desired state.
 func (s *soak) converged(g gomega.Gomega, p *soakPool) {
 	p.settled(g)
 	deployment, list := p.deployment(), &v1alpha1.MachineList{}
@@ -246,7 +246,7 @@ func (s *soak) nodes(g gomega.Gomega) (names []string) {
 	return names
 }
 
-// end deletes all Machines, and checks that nothing is left of them.
+// end deletes all Machines, and checks that no Machines and VMs remain.
 func (s *soak) end() {
 	s.Helper()
 	for _, p := range s.pools {

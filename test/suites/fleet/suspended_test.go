@@ -12,8 +12,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// suspend stops a process where it does not hold the lock of the simulated VMs of a cluster, which would stop the other
-// processes, too.
+// suspend stops a process while it does not hold the lock of the simulated VMs of a cluster. Otherwise, it would also stop the
+// other processes.
 func (w *world) suspend(process *program.Process, clusters ...*cluster) {
 	w.Helper()
 	for range 10 {
@@ -47,7 +47,7 @@ func (w *world) signal(process *program.Process, signal syscall.Signal) {
 // taken over, and then resumes it. The rollout completes with one VM for each Machine.
 func TestFleet_SuspendedReplica(t *testing.T) {
 	tier.All(t)
-	// Slow calls, so that some are in progress when a process is suspended.
+	// Calls are slow, so that some are in progress when a process is suspended.
 	const machines, slow = 8, `{"latency":"1s","joinDelay":"1s","tags":{"kubernetes.io/cluster/c":"1","kubernetes.io/role/node":"1"}}`
 	w := newWorld(t)
 	c := w.cluster("cluster", w.Target)

@@ -24,7 +24,7 @@ type measured struct {
 	address string
 }
 
-// measuredReplica starts a replica of the fleet whose namespaces have a label.
+// measuredReplica starts a replica of the fleet that selects namespaces with a label.
 func (w *world) measuredReplica(label string) *measured {
 	w.Helper()
 	address := freeport.Address(w.T)
@@ -32,8 +32,8 @@ func (w *world) measuredReplica(label string) *measured {
 	return &measured{world: w, Process: w.replica(args...), address: address.String()}
 }
 
-// awaitState waits until the metrics show what the replica does for a namespace, and that its fleet has no other replica. An
-// empty state means that it does not serve the namespace.
+// awaitState waits until the metrics report the given state of a namespace, and only one replica of the fleet. An empty state means
+// that the metrics do not report the namespace.
 func (m *measured) awaitState(namespace, state string) {
 	m.world.Helper()
 	prefix := fmt.Sprintf(`millwright_fleet_cluster_state{cluster=%q,`, namespace)
@@ -69,7 +69,7 @@ func (c *cluster) updatedOnlyBy(m *measured, version string) {
 	})
 	for _, entry := range c.journal()[since:] {
 		if entry.PID != m.PID() {
-			c.Fatalf("the update to %s is made by process %d, but process %d recorded %+v", version, m.PID(), entry.PID, entry)
+			c.Fatalf("process %d performs the update to %s, but process %d recorded %+v", m.PID(), version, entry.PID, entry)
 		}
 	}
 }
@@ -85,11 +85,12 @@ func (c *cluster) effectsOf(since int, effect sim.Effect) (count int) {
 	return count
 }
 
-// TestFleet_TwoFleetsOfOneNamespace labels a namespace for two fleets. One of them serves it, the metrics of the other show
-// that it stands by, and it takes over when the first one loses the label, in the middle of a rollout, or exits.
+// TestFleet_TwoFleetsOfOneNamespace labels a namespace for two fleets. One of them must serve it, and the other must report the
+// state standby. The other must take over when the label of the first fleet is removed during a rollout, and when the first fleet
+// exits.
 func TestFleet_TwoFleetsOfOneNamespace(t *testing.T) {
 	tier.All(t)
-	t.Attr("fault", "Two fleets have the same namespace, and the one that serves it leaves it during a rollout")
+	t.Attr("fault", "Two fleets select the same namespace, and the label of the fleet that serves it is removed during a rollout")
 	w := newWorld(t)
 	c := w.cluster("cluster", w.Target)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}
@@ -138,5 +139,5 @@ func TestFleet_TwoFleetsOfOneNamespace(t *testing.T) {
 	if want := []int{first.PID(), second.PID(), first.PID()}; fmt.Sprint(turns) != fmt.Sprint(want) {
 		t.Errorf("the processes that called the driver alternated: %v, want %v", turns, want)
 	}
-	t.Attr("outcome", "One fleet serves the namespace, and the metrics of the other show the state standby; when the first leaves, the other completes the rollout; no Machine has two VMs")
+	t.Attr("outcome", "One fleet serves the namespace, and the metrics of the other report the state standby; the other then completes the rollout; no Machine has two VMs")
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// TestGuest_KeepsConnectionsOnNetworks checks that a guest on a network of the operator keeps its connections to a machine
-// of this network in a live migration, although each of its Pods has an interface of its own.
+// TestGuest_KeepsConnectionsOnNetworks checks that a guest on a secondary network keeps its connections to a machine of this
+// network in a live migration, although source and target connect through different interfaces.
 func TestGuest_KeepsConnectionsOnNetworks(t *testing.T) {
 	tier.All(t)
 	n := newAttached(t)
@@ -62,7 +62,7 @@ func TestGuest_KeepsConnectionsOnNetworks(t *testing.T) {
 	wantEcho(t, conn, 1<<20)
 }
 
-// wantEcho checks that a mirror sends back what it gets.
+// wantEcho checks that a mirror returns the data that it gets.
 func wantEcho(t *testing.T, conn net.Conn, size int) {
 	t.Helper()
 	sent := make([]byte, size)
@@ -109,8 +109,8 @@ func join(t *testing.T, source, target *qemu.Process) {
 	}
 }
 
-// attached is a network of the operator: a bridge with the address 10.0.2.2, in a namespace of its own. Pods a and b are
-// namespaces with an interface net1 that leads to it, and no address.
+// attached is a secondary network: a bridge with the address 10.0.2.2, in its own namespace. Pods a and b are namespaces whose
+// interface net1 is connected to the bridge, and has no address.
 type attached struct {
 	t    *testing.T
 	name string

@@ -116,8 +116,8 @@ func TestMachine_WithoutClassCanBeDeleted(t *testing.T) {
 	})
 }
 
-// TestMachine_FailedIsRemovedWithInvalidClass checks that the Machines of a class with an unknown field do not accumulate:
-// those that failed are removed, even one that had a VM. The pool becomes available when the class is corrected.
+// TestMachine_FailedIsRemovedWithInvalidClass checks that failed Machines of a class with an unknown field are removed, even if
+// they had a VM, so that they do not accumulate. The pool must become available when the class is corrected.
 func TestMachine_FailedIsRemovedWithInvalidClass(t *testing.T) {
 	tier.All(t)
 	w := newScenario(t)

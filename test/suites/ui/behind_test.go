@@ -27,8 +27,8 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// documented returns the block of docs/tasks/ui.md that contains a text. It replaces each first text of a pair, which the block
-// must contain, by the second one.
+// documented returns the code block of docs/tasks/ui.md that contains a text. In the block, it replaces the first text of each
+// pair, which must occur, with the second text.
 func documented(t *testing.T, text string, pairs ...string) string {
 	t.Helper()
 	root, err := env.Root()
@@ -104,7 +104,7 @@ func startNginx(t *testing.T, nginx, address, server string) {
 	startProxy(t, address, nginx, "-p", dir, "-c", file, "-e", "stderr")
 }
 
-// machinesHost is the name of the page in a browser, which resolves it to this host.
+// machinesHost is the host name of the page in the browser, which resolves it to this host.
 const machinesHost = "machines.localhost"
 
 // nginxFor returns the documented server block for an address of nginx, with further replacements.
@@ -114,7 +114,7 @@ func nginxFor(t *testing.T, own certificate, address string, pairs ...string) st
 		"/etc/nginx/tls.crt", own.certFile, "/etc/nginx/tls.key", own.keyFile)...)
 }
 
-// scaler are permissions to see and scale pools.
+// scaler contains the permissions to see and scale pools.
 var scaler = rbacv1.PolicyRule{
 	APIGroups: []string{v1alpha1.GroupName}, Resources: []string{"machines", "machinesets", "machinedeployments", "machinedeployments/scale"},
 	Verbs: []string{"get", "list", "watch", "update", "patch"},
@@ -129,8 +129,8 @@ func scale(page *browser.Page, to int) {
 	page.Await(fmt.Sprintf(`document.querySelector(".numbers").innerText.includes("of %d available")`, to)) // by the stream
 }
 
-// TestUI_WorksBehindNginx checks the page behind nginx with the documented configuration, which terminates TLS, at a path that
-// nginx keeps or removes: a user logs in, sees rows, scales a pool, and logs out.
+// TestUI_WorksBehindNginx checks the page behind nginx, which terminates TLS, with the documented configuration. nginx keeps or
+// removes the path of the address. A user logs in, sees rows, scales a pool, and logs out.
 func TestUI_WorksBehindNginx(t *testing.T) {
 	tier.All(t)
 	nginx := findNginx(t)
@@ -176,7 +176,7 @@ func buildOAuth2Proxy(t *testing.T) string {
 	return file
 }
 
-// withOpenID makes control planes that are started from now on accept the tokens of a provider, by the documented flags.
+// withOpenID makes control planes that start later accept the tokens of a provider, with the documented flags.
 func withOpenID(t *testing.T, of *provider, own certificate) {
 	t.Helper()
 	binaries, err := env.Binaries()
@@ -231,9 +231,9 @@ func logInAtProvider(page *browser.Page, user string) {
 	page.Click("a", user)
 }
 
-// TestUI_WorksBehindOAuth2Proxy checks the page behind nginx and oauth2-proxy with the documented configurations: each of two
-// users has their own permissions, an open page continues when its token has expired, and a user who has logged out returns to
-// the same place after the next login.
+// TestUI_WorksBehindOAuth2Proxy checks the page behind nginx and oauth2-proxy with the documented configurations. Two users have
+// different permissions. An open page continues when its token has expired. A user who has logged out returns to the same view
+// after the next login.
 func TestUI_WorksBehindOAuth2Proxy(t *testing.T) {
 	tier.All(t)
 	page, other := browser.Open(t), browser.Open(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/ca"
 )
 
-// certificate is one for names and addresses of this host, which is its own authority.
+// certificate is a self-signed certificate for names and addresses of this host.
 type certificate struct {
 	certFile, keyFile string
 	pair              tls.Certificate
@@ -109,7 +109,7 @@ func (p *provider) keys(w http.ResponseWriter, _ *http.Request) {
 
 func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(data) }
 
-// login shows the users, or sends the browser of the one who was chosen back.
+// login shows the users. When one was chosen, it redirects the browser back.
 func (p *provider) login(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if user := query.Get("user"); user != "" {
@@ -149,7 +149,7 @@ func (p *provider) token(w http.ResponseWriter, r *http.Request) {
 		respond(w, map[string]string{"error": "invalid_grant"})
 		return
 	}
-	// As large as those of common providers, with which cookies are larger than nginx permits by default.
+	// As with common providers, tokens are so large that the cookies exceed nginx's default buffers.
 	access := make([]byte, 2500)
 	_, _ = rand.Read(access) // it never fails
 	respond(w, map[string]any{

@@ -39,8 +39,7 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-// createService creates the Service of the page, with an endpoint that is a Pod at this host, as the controllers of a cluster
-// do.
+// createService creates the Service of the page, and like the controllers of a cluster, its endpoint: a Pod at this host.
 func (p *sharedPage) createService() {
 	p.t.Helper()
 	at := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: p.Namespace, Name: name} }
@@ -67,7 +66,7 @@ func (p *sharedPage) createService() {
 	}
 }
 
-// kubectlProxy starts "kubectl proxy" at a port until the test is complete. Its user may do nothing else.
+// kubectlProxy runs "kubectl proxy" at a port until the test is complete. Its user has no other permissions.
 func (p *sharedPage) kubectlProxy(port int) {
 	p.t.Helper()
 	kubeconfig := filepath.Join(p.t.TempDir(), "user")
@@ -83,9 +82,9 @@ func (p *sharedPage) kubectlProxy(port int) {
 	gomega.NewWithT(p.t).Eventually(proxy.Output.String).WithTimeout(env.WaitTimeout).Should(gomega.ContainSubstring("Starting to serve"))
 }
 
-// TestUI_WorksThroughAPIServer checks the page through "kubectl proxy" and the API server's proxy to its Service, below the
-// path of that proxy, in a browser: the user logs in, sees rows and an explanation, scales a pool, and logs out. The proxy and the page have different
-// users, with the permissions in the documentation.
+// TestUI_WorksThroughAPIServer opens the page in a browser, through "kubectl proxy" and the API server's proxy to its Service. The
+// user logs in, sees rows and an explanation, scales a pool, and logs out. The users of the proxy and of the page are different, and
+// have the documented permissions.
 func TestUI_WorksThroughAPIServer(t *testing.T) {
 	page := browser.Open(t)
 	e := env.New(t)
@@ -120,7 +119,7 @@ func TestUI_WorksThroughAPIServer(t *testing.T) {
 	page.Click("header button", "Log out")
 	page.Await(`document.querySelector(".login").innerText.includes("You have logged out.")`)
 	for _, problem := range page.Problems() {
-		if !strings.Contains(problem, "401 (Unauthorized)") && !strings.Contains(problem, "403 (Forbidden)") { // until the login, and kinds that the user may not read
+		if !strings.Contains(problem, "401 (Unauthorized)") && !strings.Contains(problem, "403 (Forbidden)") { // expected before the login, and for kinds that the user may not read
 			t.Errorf("the page reports: %s", problem)
 		}
 	}

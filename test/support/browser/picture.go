@@ -12,7 +12,7 @@ import (
 // fonts is the directory of the fonts that "make chromium" installs.
 const fonts = "/usr/share/fonts/truetype/dejavu"
 
-// fontConfig makes the browser use only these fonts, and draw them in the same way on each host.
+// fontConfig makes the browser use only these fonts, and render them in the same way on each host.
 const fontConfig = `<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
@@ -73,7 +73,8 @@ func (p *Page) StopClock() {
 	p.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": stopped}, nil)
 }
 
-// Picture returns a picture of the page as PNG, when two in a row are equal: the browser can still draw what has changed.
+// Picture returns a picture of the page as PNG. It repeats until two successive pictures are equal, because the browser may still
+// be drawing changes.
 func (p *Page) Picture() []byte {
 	p.t.Helper()
 	before := p.shoot()

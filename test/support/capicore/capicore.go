@@ -28,8 +28,8 @@ const Newest = "v1.14.2"
 //go:embed crd/*.yaml
 var stubs embed.FS
 
-// InstallStubs makes an API server serve the kinds of stub.millwright.dev. They take the place of a provider of control
-// planes and of bootstrap data.
+// InstallStubs makes an API server serve the kinds of stub.millwright.dev, which replace a control plane provider and a bootstrap
+// provider.
 func InstallStubs(ctx context.Context, config *rest.Config) error {
 	crds, err := fs.Sub(stubs, "crd")
 	if err != nil {
@@ -57,7 +57,7 @@ type Core struct {
 	Version string
 	// User is the user of the core, and the name of its process, directory and webhooks.
 	User string
-	// Groups are the groups of the user. Its permissions must exist.
+	// Groups are the groups of the user, whose permissions must exist.
 	Groups []string
 	// Features are the feature gates.
 	Features string

@@ -13,7 +13,7 @@ import (
 )
 
 // Backup saves the data of etcd. The API server must not be shared with other tests; see WithOwn. restore stops the control
-// plane, replaces the data by the saved one, and starts the control plane again on the same ports. With raised, resource
+// plane, replaces its data with the saved data, and starts the control plane again on the same ports. If raised, resource
 // versions continue above those from before the restore, as with the option --bump-revision of etcdutl.
 func (c *Cluster) Backup(t testing.TB) (restore func(raised bool)) {
 	t.Helper()
@@ -40,8 +40,8 @@ func (c *Cluster) Backup(t testing.TB) (restore func(raised bool)) {
 	}
 }
 
-// Advance writes objects until resource versions are so far ahead of a backup that a restored API server does not reach them with
-// its own writes while it starts.
+// Advance writes objects until resource versions are so far ahead of a backup that the restored API server's own writes during
+// startup do not reach them.
 func (c *Cluster) Advance(t testing.TB) {
 	t.Helper()
 	for range 500 {
@@ -52,13 +52,13 @@ func (c *Cluster) Advance(t testing.TB) {
 	}
 }
 
-// RestartAPIServer kills the API server, and starts it again. It must not be shared with other tests.
+// RestartAPIServer kills the API server, and starts it again. The API server must not be shared with other tests.
 func (c *Cluster) RestartAPIServer(t testing.TB) {
 	t.Helper()
 	c.whileStopped(t, func() error { return nil }, controlplane.APIServer)
 }
 
-// whileStopped calls a function while components are stopped. They are started in their order, and stopped in the reverse order.
+// whileStopped calls a function while components are stopped. It stops them in reverse order, and starts them in order.
 func (c *Cluster) whileStopped(t testing.TB, do func() error, components ...string) {
 	t.Helper()
 	now, cancel := context.WithCancel(t.Context())

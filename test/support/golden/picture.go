@@ -16,12 +16,12 @@ import (
 	"testing"
 )
 
-// Pictures are compared by the average colors of their blocks, so that smoothed edges of text do not matter, and neither do
-// the colors that a palette lacks.
+// Pictures are compared by the average colors of their blocks. This ignores differences in the antialiasing of text, and colors
+// that were rounded to the nearest color of a palette.
 const (
 	// block is the width and height of a block in pixels.
 	block = 8
-	// tolerance is by how much a channel of a block's average color may differ, of 255.
+	// tolerance is how much a channel of a block's average color may differ, on a scale from 0 to 255.
 	tolerance = 8
 	// maxBlocks is how many blocks of a picture may differ. A character of text covers two to four.
 	maxBlocks = 3
@@ -29,8 +29,8 @@ const (
 	kept = 64
 )
 
-// Picture fails the test if a picture, as PNG, looks different from the file. It then keeps the picture, and the file with
-// the blocks that differ marked, in a directory that the failure names.
+// Picture fails the test if a picture, as PNG, looks different from the file. It then saves the picture, and a copy of the file
+// with the differing blocks marked, in a directory that the failure names.
 func Picture(t *testing.T, file string, text []byte) {
 	t.Helper()
 	got, err := png.Decode(bytes.NewReader(text))
@@ -110,8 +110,8 @@ func marked(of image.Image, blocks []image.Rectangle) image.Image {
 	return result
 }
 
-// reduced returns a picture with at most 256 colors, which makes its file smaller. It keeps the most frequent colors, as those of
-// areas, and rounds the others, as those of smoothed edges, as little as necessary.
+// reduced returns a picture with at most 256 colors, which makes its file smaller. It keeps the most frequent colors, which fill
+// areas, and rounds other colors, which occur at antialiased edges, as little as necessary.
 func reduced(of image.Image) image.Image {
 	counts := map[color.RGBA]int{}
 	bounds := of.Bounds()

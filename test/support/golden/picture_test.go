@@ -21,7 +21,7 @@ func fill(in draw.Image, at image.Rectangle, of color.Color) {
 	draw.Draw(in, at, image.NewUniform(of), image.Point{}, draw.Src)
 }
 
-// newPage returns a picture with a button, with strokes as those of text, and the edge of a tile in a color.
+// newPage returns a picture with a button, with strokes like those of text, and with the edge of a tile in a color.
 func newPage(button bool, tile color.Color) *image.RGBA {
 	page := image.NewRGBA(image.Rect(0, 0, 203, 101))
 	fill(page, page.Bounds(), background)
@@ -36,9 +36,9 @@ func newPage(button bool, tile color.Color) *image.RGBA {
 	return page
 }
 
-// TestDiffering_FindsWhatOneSees checks that a lost button, another color, and another size differ, and that noise and
-// a shifted stroke do not.
-func TestDiffering_FindsWhatOneSees(t *testing.T) {
+// TestDiffering_FindsVisibleDifferences checks that a missing button, another color, and another size count as differences, and that
+// noise and a shifted stroke do not.
+func TestDiffering_FindsVisibleDifferences(t *testing.T) {
 	want := newPage(true, green)
 	noisy := image.NewRGBA(want.Bounds())
 	random := rand.New(rand.NewPCG(1, 1))
@@ -71,9 +71,9 @@ func TestDiffering_FindsWhatOneSees(t *testing.T) {
 	}
 }
 
-// TestReduced_KeepsWhatOneSees checks that a picture with more colors than a palette has keeps the frequent ones, and looks the
-// same.
-func TestReduced_KeepsWhatOneSees(t *testing.T) {
+// TestReduced_KeepsVisibleColors checks that a picture with too many colors for a palette keeps the most frequent ones, and looks
+// the same.
+func TestReduced_KeepsVisibleColors(t *testing.T) {
 	page := newPage(true, green)
 	for x := range 200 {
 		for y := range 5 {

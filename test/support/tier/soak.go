@@ -15,9 +15,9 @@ const (
 	seedVariable = "MILLWRIGHT_SEED"
 )
 
-// Soak returns the duration of a test that performs random operations, and the source of its choices. Without
-// MILLWRIGHT_SOAK, these are short and the same source in each run. Otherwise, the seed of the source is MILLWRIGHT_SEED, or
-// is chosen and logged.
+// Soak returns the duration of a test that performs random operations, and the source of its choices. Without MILLWRIGHT_SOAK, the
+// duration is short, and the source is the same in each run. Otherwise, the seed of the source is MILLWRIGHT_SEED, or a new seed
+// that Soak logs.
 func Soak(t testing.TB, short time.Duration) (length time.Duration, random *rand.Rand) {
 	t.Helper()
 	text := os.Getenv(soakVariable)
@@ -33,6 +33,6 @@ func Soak(t testing.TB, short time.Duration) (length time.Duration, random *rand
 	if err != nil {
 		t.Fatalf("%s: %v", seedVariable, err)
 	}
-	t.Logf("%s=%s does the same operations again", seedVariable, seed)
+	t.Logf("to repeat these operations, set %s=%s", seedVariable, seed)
 	return length, rand.New(rand.NewPCG(number, 0))
 }

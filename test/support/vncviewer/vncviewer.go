@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// version is what both sides send first.
+// version is the first message of both sides.
 const version = "RFB 003.008\n"
 
-// desktopSize is the encoding of a message that the size of the display has changed. The other one is 0, raw pixels.
+// desktopSize is the pseudo-encoding that reports a changed size of the display. The only other encoding is 0, raw pixels.
 const desktopSize = -223
 
 // Viewer is a viewer of a display. It is not safe for concurrent use.
@@ -23,8 +23,8 @@ type Viewer struct {
 // New connects to a VNC server that does not authenticate viewers.
 func New(conn io.ReadWriter) (*Viewer, error) {
 	v := &Viewer{conn: conn}
-	// After each of its messages, the viewer waits for a response of known length: the version and the only security
-	// type, the result, and the size, the format and the name of the display.
+	// After each of its messages, the viewer waits for a response of known length: the version and the only security type;
+	// the result; and the size, the format and the name of the display.
 	if _, err := v.exchange(nil, len(version)); err != nil {
 		return nil, err
 	}
@@ -65,12 +65,13 @@ func (v *Viewer) exchange(message []byte, length int) ([]byte, error) {
 	return response, nil
 }
 
-// resize changes the size of the picture to that in a message.
+// resize changes the size of the picture to the size in a message.
 func (v *Viewer) resize(size []byte) {
 	v.picture = image.NewRGBA(image.Rect(0, 0, int(binary.BigEndian.Uint16(size)), int(binary.BigEndian.Uint16(size[2:]))))
 }
 
-// Picture requests the whole picture and returns it. It waits for a complete one if the size of the display changes.
+// Picture requests and returns the whole picture. If the size of the display changes, it waits for a complete picture of the new
+// size.
 func (v *Viewer) Picture() (image.Image, error) {
 	for {
 		size := v.picture.Rect.Max
@@ -119,7 +120,7 @@ func (v *Viewer) rectangle() error {
 	return nil
 }
 
-// Type presses and releases a key, which is a keysym of X11: that of an ASCII character is its code.
+// Type presses and releases a key. key is an X11 keysym; for an ASCII character, it is the character's code.
 func (v *Viewer) Type(keysym uint32) error {
 	for _, down := range []byte{1, 0} {
 		if _, err := v.exchange(binary.BigEndian.AppendUint32([]byte{4, down, 0, 0}, keysym), 0); err != nil {

@@ -5,13 +5,13 @@ package v1alpha1
 // NetworkApplyConfiguration represents a declarative configuration of the Network type for use
 // with apply.
 //
-// Network connects a network interface of the guest to a network of the cluster's operator.
+// Network connects a network interface of the guest to a secondary network.
 type NetworkApplyConfiguration struct {
-	// Name of the network among those of the VM.
+	// Name of the network, which is unique in the VM.
 	Name *string `json:"name,omitempty"`
-	// Multus connects the hypervisor's Pod, and through it the guest.
+	// Multus describes how Multus connects the hypervisor's Pod to the network.
 	Multus *MultusNetworkApplyConfiguration `json:"multus,omitempty"`
-	// MACAddress is the Ethernet address of the guest's interface, like 02:00:00:12:34:56. It must not be a group
+	// MACAddress is the Ethernet address of the guest's interface, such as 02:00:00:12:34:56. It must not be a group
 	// address. Defaults to an address that is derived from the VM's UUID and the name of the network.
 	MACAddress *string `json:"macAddress,omitempty"`
 }

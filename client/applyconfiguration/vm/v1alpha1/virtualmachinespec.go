@@ -43,8 +43,9 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// The VM keeps an address until it is deleted. A changed pool takes effect when the VM is started again.
 	// This needs Cluster API's IPAddressClaims and an IPAM provider in the cluster. It cannot be combined with vmIPs.
 	AddressesFromPools []IPPoolReferenceApplyConfiguration `json:"addressesFromPools,omitempty"`
-	// Networks are networks of the cluster's operator, in addition to the network of the VMs. The guest has another
-	// network interface for each of them. The VM controller must permit them. They cannot be changed.
+	// Networks are secondary networks, such as VLANs, to which the guest is connected in addition to the VM network. The
+	// guest has an additional network interface for each of them. The VM controller must permit them. They cannot be
+	// changed.
 	Networks []NetworkApplyConfiguration `json:"networks,omitempty"`
 	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports

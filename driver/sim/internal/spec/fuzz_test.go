@@ -28,7 +28,7 @@ func TestParse_RejectsOtherTypes(t *testing.T) {
 }
 
 // FuzzParse: a provider specification is either accepted with no negative durations, or rejected with
-// InvalidArgument. Calls that only look for VMs accept it, too, with the same result.
+// InvalidArgument. Calls that only look for VMs also accept it, with the same result.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{"", "{}", "null", "[]", `{"pool": "a"}`, `{"createDelay": "-1s"}`, `{"nodeDelay": "1e9h"}`, `{"zone": "\u0000"}`, `{"unknown": 1}`, `{"pool": 1}`} {
 		f.Add([]byte(text))

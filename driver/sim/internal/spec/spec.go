@@ -98,9 +98,9 @@ func Parse(class *v1alpha1.MachineClass) (Spec, error) {
 	return parse(class, true)
 }
 
-// ParseToFind is like Parse, for calls that only look for VMs or delete them. It ignores unknown fields, for example of a
-// later version. If another field or the faults are invalid, the result has only what identifies VMs and their zone.
-// Otherwise, a Machine of a class from which no VM can be created could not be deleted.
+// ParseToFind is like Parse, for calls that only look for VMs or delete them, so that Machines can be deleted even if no VM can
+// be created from their class. It ignores unknown fields, for example of a later version. If another field or the faults are
+// invalid, the result has only the fields that identify VMs, their zone, and the zones that are out of service.
 func ParseToFind(class *v1alpha1.MachineClass) (Spec, error) {
 	s, err := parse(class, false)
 	if err == nil || class == nil {
@@ -116,13 +116,12 @@ func ParseToFind(class *v1alpha1.MachineClass) (Spec, error) {
 	}
 	s = Spec{fields: fields{Pool: poolOf(class, known.Pool), Tags: known.Tags}, APIGroup: driver.APIGroup(class)}
 	s.Zone, _ = known.Zone.(string)  // for outages
-	s.Script, _ = parseScript(class) // without invalid faults
+	s.Script, _ = parseScript(class) // outages apply even if the faults are invalid
 	return s, nil
 }
 
-// ParseToList is like ParseToFind, for calls that list the VMs of a class. If the class has no tags, all fields must be known:
-// an unknown one may be "tags" misspelled, and the list would contain the VMs of other clusters, which are then deleted as
-// orphans.
+// ParseToList is like ParseToFind, for calls that list the VMs of a class. If the class has no tags, unknown fields are errors: one
+// may be a misspelling of "tags". The list would then contain the VMs of other clusters, which would be deleted as orphans.
 func ParseToList(class *v1alpha1.MachineClass) (Spec, error) {
 	s, err := ParseToFind(class)
 	if err == nil && len(s.Tags) == 0 {

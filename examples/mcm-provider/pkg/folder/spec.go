@@ -31,8 +31,8 @@ const (
 	roleTag    = "kubernetes.io/role/"
 )
 
-// specOf returns the provider specification of a class. It validates what is needed to find and delete VMs: the directory
-// and the tags.
+// specOf returns the provider specification of a class. It validates only the fields that are needed to find and delete VMs:
+// the directory and the tags.
 func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	if class.Provider != Provider {
 		return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("the class has provider %q, but this driver supports only %q", class.Provider, Provider))
@@ -53,7 +53,7 @@ func specOf(class *v1alpha1.MachineClass) (*ProviderSpec, error) {
 	return spec, nil
 }
 
-// checkFields returns an error if the provider specification of a class has unknown fields, with which no VM is created.
+// checkFields returns an error if the provider specification of a class has unknown fields. Only creations need it.
 func checkFields(class *v1alpha1.MachineClass) error {
 	decoder := json.NewDecoder(bytes.NewReader(class.ProviderSpec.Raw))
 	decoder.DisallowUnknownFields()

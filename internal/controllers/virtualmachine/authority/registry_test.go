@@ -524,14 +524,14 @@ func TestRegistry_EnsureTarget(t *testing.T) {
 	}
 }
 
-// TestRegistry_EnsureTargetOfStoppingHost checks that a VM whose host stops its hypervisor, without deleting the Pod,
-// migrates only if it is known how much time that takes, and enough of it remains. After a deletion, the grace period
-// of the Pod applies.
+// TestRegistry_EnsureTargetOfStoppingHost checks that a VM whose host stops its hypervisor without deleting the Pod
+// migrates only if the time that the host gives is known and enough of it remains. After a deletion, the grace period of
+// the Pod applies.
 func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
 	deleted := func(_ *v1alpha1.VirtualMachine, pods map[string]*corev1.Pod) {
 		pods["vm-1"].DeletionTimestamp, pods["vm-1"].Finalizers = &metav1.Time{Time: now}, []string{"example.org/drain"}
 	}
-	const host = 90 * time.Second // of which a shutdown needs 30 s
+	const host = 90 * time.Second // a shutdown needs 30 s of it
 	for name, test := range map[string]struct {
 		given    setup
 		host     time.Duration

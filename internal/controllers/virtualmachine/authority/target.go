@@ -37,8 +37,8 @@ type Target struct {
 	Refusal string
 	// Limits are the limits of the migration; nil if there is no target.
 	Limits *vmpb.MigrationLimits
-	// Grace is how long the source has to leave its host, if its Pod is not being deleted and its host stops it; 0 if
-	// the grace period of the Pod applies.
+	// Grace is how long after SIGTERM the host of the source may kill it, if the host stops it without a deletion of its
+	// Pod; 0 if the grace period of the Pod applies.
 	Grace time.Duration
 }
 
@@ -48,9 +48,9 @@ type Source struct {
 	Us *vmpb.HypervisorID
 	// Report is its last report; nil if there is none.
 	Report *vmpb.ReportStateRequest
-	// Awaited is the target that it is already waiting for, or "".
+	// Awaited is the target that the hypervisor is already waiting for, or "".
 	Awaited string
-	// Stopping is how long ago it was asked to terminate; 0 if it was not.
+	// Stopping is how long ago the hypervisor was asked to terminate; 0 if it was not.
 	Stopping time.Duration
 }
 
@@ -123,8 +123,8 @@ func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Po
 	return target
 }
 
-// hostGrace returns how long after SIGTERM the host of a source kills it, if the host stops it although its Pod is not
-// being deleted. It returns 0 if this is not the case, or if the time is not known.
+// hostGrace returns how long after SIGTERM the host of a source kills it. It returns 0 if the source was not asked to
+// terminate, if its Pod is being deleted, or if the time is not known.
 func (r *Registry) hostGrace(source *corev1.Pod, from Source) time.Duration {
 	if from.Stopping == 0 || !source.DeletionTimestamp.IsZero() {
 		return 0
@@ -142,7 +142,7 @@ func refusal(vm *v1alpha1.VirtualMachine, source *corev1.Pod, from Source, grace
 	case !order.Given && !deleted && grace == 0:
 		return notLeaving(from)
 	case grace > 0 && from.Stopping > searchTime(source, grace):
-		return fmt.Sprintf("its host is stopping it, and gives it %s, of which too little remains for a migration", grace)
+		return fmt.Sprintf("too little time remains for a migration: the host is stopping the hypervisor, and gives it %s", grace)
 	case order.Node != "" && order.Node == source.Spec.NodeName:
 		return fmt.Sprintf("the virtual machine is already on node %s", order.Node)
 	}
@@ -154,12 +154,12 @@ func notLeaving(from Source) string {
 	if from.Stopping == 0 {
 		return "the virtual machine's pod is not being deleted, and no migration was requested"
 	}
-	return "the hypervisor was asked to terminate, but its pod is not being deleted, as when its host shuts down or evicts it; " +
-		"how much time hosts give is not known (--vm-host-shutdown-grace-period)"
+	return "the hypervisor was asked to terminate although its pod is not being deleted, as when its host shuts down or evicts it; " +
+		"to migrate in this case, set --vm-host-shutdown-grace-period"
 }
 
-// searchTime returns how long after SIGTERM a source that is killed after a grace period may still get a target. The
-// other half of the time that a shutdown would not need is for the copy.
+// searchTime returns how long after SIGTERM a source that is killed after a grace period may still get a target: half of
+// the time that remains without a shutdown. The other half is for the copy.
 func searchTime(source *corev1.Pod, grace time.Duration) time.Duration {
 	return (grace - podspec.GracePeriodOf(source)) / 2
 }

@@ -28,8 +28,8 @@ type attachment struct {
 // capabilityNetRaw permits packet sockets.
 const capabilityNetRaw corev1.Capability = "NET_RAW"
 
-// addNetworks requests the interfaces of the Pod that lead to the networks of the VM, which Refusal has permitted, and
-// lets the hypervisor use them.
+// addNetworks requests interfaces of the Pod for the networks of the VM, and permits the hypervisor to use them. Refusal
+// must have permitted the networks.
 func addNetworks(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) error {
 	if len(vm.Spec.Networks) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func attachmentOf(vm *v1alpha1.VirtualMachine, of *v1alpha1.Network) types.Names
 	return types.NamespacedName{Namespace: vm.Namespace, Name: of.Multus.NetworkName}
 }
 
-// podInterface returns the name of a Pod's interface for the network with an index, as Multus names it by default.
+// podInterface returns the name that Multus, by default, gives the Pod's interface for the network with this index.
 func podInterface(index int) string { return "net" + strconv.Itoa(index+1) }
 
 func networkInterfaces(vm *v1alpha1.VirtualMachine) []*vmpb.NetworkInterface {

@@ -9,7 +9,7 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// TestPods_NetworksArePermitted checks that a VM gets no Pod on a network that the operator has not permitted, and that the
+// TestPods_NetworksArePermitted checks that a VM gets no Pod if the operator has not permitted its network, and that the
 // target of a migration gets the same interfaces as the source.
 func TestPods_NetworksArePermitted(t *testing.T) {
 	settings := Settings{Image: "hypervisor:1", Attachments: []string{"networks/storage", "default/office"}}

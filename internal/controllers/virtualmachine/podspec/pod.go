@@ -54,7 +54,7 @@ type Settings struct {
 	// Images are the other images that VMs may set, as exact references. If empty, VMs may set only Image.
 	Images []string
 	// Attachments are the NetworkAttachmentDefinitions that VMs may name in their networks, as NAMESPACE/NAME. If empty,
-	// VMs have no such networks.
+	// VMs cannot have secondary networks.
 	Attachments []string
 	// Namespace is the VM controller's own namespace. VMs in it get no Pods, because guests can read the Secrets of
 	// their namespace. If empty, VMs may be in any namespace.
@@ -102,8 +102,8 @@ type Migration struct {
 	// which the hypervisor waits for a migration slot, and the time for a shutdown if the migration fails. If 0,
 	// DefaultMigrationTime is used.
 	Time time.Duration
-	// HostShutdown is how long hosts give a hypervisor that they stop without deleting its Pod, because they shut down
-	// or evict it. If 0, this is not known, and the guest is then shut down instead of migrated.
+	// HostShutdown is how long hosts give a hypervisor to terminate when they shut down or evict it, without deleting its
+	// Pod. If 0, the time is not known, and the guest is shut down instead of migrated.
 	HostShutdown time.Duration
 	// Bandwidth limits the copying of memory and the copying of disks, each, in bytes per second. If 0, QEMU's
 	// default applies to memory, and disks are not limited.

@@ -34,7 +34,7 @@ func Refusal(vm *v1alpha1.VirtualMachine, s Settings) string {
 	return networkRefusal(vm, s)
 }
 
-// networkRefusal returns which network a VM must not use, or "" if it may use all of them.
+// networkRefusal names a network that a VM must not use. It returns "" if the VM may use all of its networks.
 func networkRefusal(vm *v1alpha1.VirtualMachine, s Settings) string {
 	for i := range vm.Spec.Networks {
 		if name := attachmentOf(vm, &vm.Spec.Networks[i]).String(); !slices.Contains(s.Attachments, name) {

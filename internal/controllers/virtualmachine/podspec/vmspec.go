@@ -144,8 +144,8 @@ const (
 // translated code. "make bench-overhead" measures it.
 const overheadBytes = 192 << 20
 
-// displayBytes is the additional memory of a VM with a display: that of the graphics card, a copy of it for the VNC
-// server, and what viewers and a screenshot may use.
+// displayBytes is the additional memory of a VM with a display. It includes the memory of the graphics card, a copy for
+// the VNC server, and the memory that viewers and a screenshot may use.
 const displayBytes = 64 << 20
 
 // Overhead returns the memory of a hypervisor Pod in addition to the guest's memory, in bytes. It is not known in

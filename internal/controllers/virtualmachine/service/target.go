@@ -75,7 +75,7 @@ type wait struct {
 	us    *vmpb.HypervisorID
 	vm    types.NamespacedName
 	began time.Time
-	// stopping is how long before began the caller was asked to terminate; 0 if it was not.
+	// stopping is the time between the caller's SIGTERM and began; 0 if the caller was not asked to terminate.
 	stopping time.Duration
 	// target is the Pod that the call waits for; empty if there is none yet.
 	target string

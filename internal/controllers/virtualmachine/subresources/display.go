@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// screenshotTimeout is the time limit of a screenshot. That of the hypervisor is shorter.
+	// screenshotTimeout is the time limit of a screenshot. The hypervisor has a shorter limit.
 	screenshotTimeout = 30 * time.Second
 	// screenshotLimit limits the size of a screenshot, in bytes.
 	screenshotLimit = 32 << 20
@@ -66,7 +66,7 @@ func (s *Server) vnc(c call) error {
 	})
 }
 
-// screenshot sends an image of what the display shows.
+// screenshot sends an image of the display.
 func (s *Server) screenshot(c call) error {
 	if err := c.checkDisplay(); err != nil {
 		return err

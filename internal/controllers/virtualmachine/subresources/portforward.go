@@ -53,7 +53,7 @@ func (s *Server) portForward(c call) error {
 	})
 }
 
-// try writes a message if connections can be opened, without opening one.
+// try writes a message if a connection could be opened. It does not open one.
 func (s *Server) try(c call, message string) error {
 	_, conn, err := s.oob(c)
 	if err != nil {

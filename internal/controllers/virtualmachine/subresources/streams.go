@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// MaxStreams limits the open consoles of a VM and, separately, its open logs, its screenshots and its forwarded
-	// connections. Users that may only read the log cannot therefore keep others from the console. A console or log may
+	// MaxStreams limits the open consoles of a VM and, separately, its open logs, its concurrent screenshots and its
+	// forwarded connections. So users who may only read the log cannot keep others from the console. A console or log may
 	// use 128 KiB of memory in its hypervisor, and a forwarded connection 256 KiB. Hypervisors have a lower limit for
 	// viewers of the display.
 	MaxStreams = 32
@@ -244,7 +244,7 @@ func closeSocket(socket *websocket.Conn, why error) {
 		code = websocket.CloseGoingAway
 	case codes.ResourceExhausted:
 		code = websocket.CloseTryAgainLater
-	case codes.InvalidArgument, codes.DeadlineExceeded: // what a viewer has sent, or not sent
+	case codes.InvalidArgument, codes.DeadlineExceeded: // a viewer has sent an invalid message, or none in time
 		code = websocket.ClosePolicyViolation
 	}
 	text := status.Convert(why).Message()

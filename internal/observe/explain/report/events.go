@@ -15,15 +15,15 @@ import (
 // Events are events on one or several objects.
 type Events []corev1.Event
 
-// Sort sorts events by their time. Events have times in seconds, and caches have no order, so it sorts those of the same
-// second by their names.
+// Sort sorts events by their time. The times have a resolution of one second, and caches are not ordered, so it sorts events of
+// the same second by their names.
 func (e Events) Sort() {
 	slices.SortStableFunc(e, func(a, b corev1.Event) int {
 		return cmp.Or(Time(&a).Compare(Time(&b)), cmp.Compare(recorded(a.Name), recorded(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 }
 
-// recorded returns the end of the name of an event. In client-go's names, it is the time in nanoseconds, in hexadecimal.
+// recorded returns the suffix of the name of an event. In client-go's names, it is the time in nanoseconds, in hexadecimal.
 func recorded(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
 // By returns the events on objects of a kind, grouped by the names of the objects.

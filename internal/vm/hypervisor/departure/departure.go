@@ -155,8 +155,8 @@ type Result struct {
 	// immediately.
 	waited bool
 
-	// Grace is how long after Leave's since the process may be killed, if the controller knows that it is less than
-	// VMSpec.grace; otherwise 0.
+	// Grace is how long after since, the argument of Leave, the process may be killed. It is 0 unless the controller
+	// knows that this time is less than VMSpec.grace.
 	Grace time.Duration
 }
 

@@ -107,7 +107,7 @@ func TestDeparture_ResponseWithoutTarget(t *testing.T) {
 }
 
 // TestDeparture_ReportsTimeSinceSIGTERM checks that the request contains how long ago the process was asked to
-// terminate, if it was, and that the result contains how much time there is.
+// terminate, if it was, and that the result contains the time after which the host may kill it.
 func TestDeparture_ReportsTimeSinceSIGTERM(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave bool

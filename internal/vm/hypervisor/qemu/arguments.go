@@ -228,8 +228,8 @@ func networkArguments(n *UserNetwork) []string {
 	}
 }
 
-// interfaceArguments describes the network interfaces whose frames this process passes. They have no offloads, because
-// QEMU passes only whole frames to sockets.
+// interfaceArguments describes the network interfaces whose frames this process passes. They have no offloads, because QEMU
+// can pass only complete frames to sockets.
 func (c Config) interfaceArguments() []string {
 	var args []string
 	for i, network := range c.Interfaces {

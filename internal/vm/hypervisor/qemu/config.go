@@ -36,7 +36,7 @@ type Config struct {
 	Kernel *Kernel
 	// Network is the guest's network interface. If nil, the guest has none.
 	Network *UserNetwork
-	// Interfaces are further network interfaces of the guest.
+	// Interfaces are additional network interfaces of the guest.
 	Interfaces []Interface
 	// Firmware holds the items of fw_cfg. Their order must be the same on both sides of a migration.
 	Firmware []FirmwareItem
@@ -187,7 +187,7 @@ type UserNetwork struct {
 type Interface struct {
 	// MAC is the Ethernet address of the interface. Required.
 	MAC net.HardwareAddr
-	// Pass passes frames between the network and the guest until the connection is closed. Each message of the
+	// Pass passes frames between the network and the guest until the connection is closed. Each message on the
 	// connection is a frame. Required.
 	Pass func(guest net.Conn) `json:"-"`
 }

@@ -21,17 +21,17 @@ const (
 	screenshotFile Socket = "screenshot.ppm"
 	// videoMiB is the memory of the graphics card in MiB. It is sufficient for 1920 x 1080 pixels of 32 bits.
 	videoMiB = 8
-	// maxPixels is the maximum number of pixels of a screenshot, which needs four bytes of memory for each. Modes with
-	// fewer than 32 bits have more pixels than videoMiB suggests.
+	// maxPixels is the maximum number of pixels of a screenshot, which needs four bytes of memory for each. In the same
+	// memory, modes with fewer than 32 bits per pixel have more pixels.
 	maxPixels = 4 << 20
 )
 
 // ErrNoDisplay means that the machine has no display. The text is for users.
 var ErrNoDisplay = errors.New("the virtual machine has no display; to get one, create it with spec.display: VNC")
 
-// displayArguments describes a graphics card that firmware and common operating systems know, and a pointing device with
-// absolute positions, so that a viewer's pointer is that of the guest. The keyboard is that of the machine type. The VNC
-// server has no TCP port and no password: only this process reaches its socket.
+// displayArguments describes a graphics card that firmware and common operating systems support, and a pointing device with
+// absolute positions, so that the pointers of the viewer and the guest coincide. The machine type has a keyboard. The VNC
+// server has no TCP port and no password: only this process can connect to its socket.
 func displayArguments(display bool) []string {
 	if !display {
 		return nil
@@ -40,7 +40,7 @@ func displayArguments(display bool) []string {
 		"-device", object{"driver": "VGA", "id": "display0", "vgamem_mb": videoMiB}.json(),
 		"-device", object{"driver": "qemu-xhci", "id": "usb0"}.json(),
 		"-device", object{"driver": "usb-tablet", "id": "tablet0", "bus": "usb0.0"}.json(),
-		// A viewer that asks to be the only one does not disconnect the others.
+		// With share=ignore, a viewer that requests exclusive access does not disconnect the others.
 		"-vnc", "unix:" + displaySocket.path() + ",share=ignore",
 	}
 }
@@ -54,10 +54,10 @@ func (p *Process) DialDisplay(ctx context.Context) (net.Conn, error) {
 	return p.Dial(ctx, displaySocket)
 }
 
-// Screenshot writes what the guest's display shows as a PNG image. Concurrent calls wait for each other. It returns
-// ErrNoDisplay if there is no display.
+// Screenshot writes a PNG image of the guest's display. Concurrent calls wait for each other. It returns ErrNoDisplay if
+// there is no display.
 //
-// QEMU writes the pixels to a file without compressing them, because the guest does not run while it does so.
+// QEMU writes the pixels to a file uncompressed, because the guest does not run while QEMU writes.
 func (p *Process) Screenshot(ctx context.Context, out io.Writer) error {
 	if p.screen == nil {
 		return ErrNoDisplay
@@ -72,7 +72,7 @@ func (p *Process) Screenshot(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(path) // of a failed screenshot, too
+	defer os.Remove(path) // also after a failure
 	if err := p.monitor.Execute(ctx, "screendump", object{"filename": screenshotFile.path()}, nil); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func TestReadPPM(t *testing.T) {
 		t.Errorf("picture = %+v", picture)
 	}
 	for name, text := range map[string]string{
-		"nothing":         "",
+		"empty":           "",
 		"another format":  "P5\n2 1\n255\nab",
 		"other colors":    "P6\n2 1\n65535\nabcdefabcdef",
 		"no size":         "P6\n0 1\n255\n",
@@ -59,7 +59,7 @@ func TestDisplay_RequiresDevice(t *testing.T) {
 	}
 }
 
-// screenshot returns what the display shows.
+// screenshot returns an image of the display.
 func screenshot(t *testing.T, p *Process) image.Image {
 	t.Helper()
 	var file bytes.Buffer
@@ -69,8 +69,8 @@ func screenshot(t *testing.T, p *Process) image.Image {
 	return picture
 }
 
-// A viewer sees the text of the guest, and what it types reaches the guest. A screenshot shows the same as the viewer,
-// and leaves no file. The guest's output on the serial port is the same as without a display.
+// TestDisplay_ShowsAndTypes checks that a viewer shows the guest's text and passes keys to the guest. A screenshot must show
+// the same as the viewer, and leave no file. The guest's output on the serial port must be the same as without a display.
 func TestDisplay_ShowsAndTypes(t *testing.T) {
 	tier.All(t)
 	config := machine(t, typist)
@@ -111,7 +111,7 @@ func TestDisplay_ShowsAndTypes(t *testing.T) {
 	}
 }
 
-// QEMU has no TCP port for viewers, and only one socket.
+// TestArguments_DisplayIsOnlyASocket checks that QEMU has one socket for viewers, and no TCP port.
 func TestArguments_DisplayIsOnlyASocket(t *testing.T) {
 	args := arguments(everything())
 	if got := after(args, "-vnc", 0); got != "unix:/proc/self/fd/9/display,share=ignore" || after(args, "-vnc", 1) != "" {

@@ -54,8 +54,9 @@ func (g *guestInterfaces) close() {
 	g.passing.Wait()
 }
 
-// announce lets the networks learn where the guest is. QEMU sends the frames of a migrated guest when it has received its
-// state, but then the guest may also continue at the source. The parameters are QEMU's defaults, in milliseconds.
+// announce makes QEMU send frames from which bridges learn the location of the guest. By default, QEMU sends them as soon as
+// it has received the state of a migrated guest, but at that time, the guest may still continue at the source. The parameters
+// are QEMU's defaults, in milliseconds.
 func (p *Process) announce(ctx context.Context) error {
 	return p.monitor.Execute(ctx, "announce-self", map[string]int{"initial": 50, "max": 550, "rounds": 5, "step": 100}, nil)
 }

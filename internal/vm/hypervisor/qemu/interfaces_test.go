@@ -8,7 +8,7 @@ import (
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
-// tap is the network of an interface. It keeps the first frames that QEMU sends.
+// tap is the network of an interface. It contains the first frames that QEMU has sent.
 type tap chan []byte
 
 func newTap() tap { return make(tap, 16) }
@@ -31,8 +31,8 @@ func (t tap) connect(config *Config) {
 	}}}
 }
 
-// wantAnnouncement waits for a frame and checks that it is a reverse ARP request of the guest, which every bridge
-// between QEMU and other machines learns from.
+// wantAnnouncement waits for a frame and checks that it is a reverse ARP request of the guest, from which every bridge on the
+// path learns the guest's location.
 func (t tap) wantAnnouncement(test *testing.T) {
 	test.Helper()
 	const reverseARP = "\x80\x35"
@@ -46,7 +46,7 @@ func (t tap) wantAnnouncement(test *testing.T) {
 	}
 }
 
-// TestCont_AnnouncesGuest checks that the networks learn where a guest is when it runs.
+// TestCont_AnnouncesGuest checks that QEMU announces a guest to its networks when it starts to run.
 func TestCont_AnnouncesGuest(t *testing.T) {
 	config, network := machine(t, echo), newTap()
 	network.connect(&config)
@@ -58,8 +58,8 @@ func TestCont_AnnouncesGuest(t *testing.T) {
 	network.wantAnnouncement(t)
 }
 
-// TestMigration_AnnouncesGuest checks that the networks learn where a guest is when it has moved, and that the target sends
-// nothing before it has the guest.
+// TestMigration_AnnouncesGuest checks that QEMU announces a guest to its networks after a migration, and that the target
+// sends nothing before it runs the guest.
 func TestMigration_AnnouncesGuest(t *testing.T) {
 	tier.All(t)
 	there, here := newTap(), newTap()

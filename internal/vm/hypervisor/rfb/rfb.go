@@ -1,8 +1,8 @@
 // Package rfb filters what VNC viewers send to a VNC server.
 //
-// Viewers and servers speak the RFB protocol (RFC 6143). QEMU's server supports many extensions of it, such as audio,
-// clipboards and power control, and its parser runs in the process of the guest. The filter passes only the messages
-// that a viewer needs to see and to type, one whole message at a time. What the server sends is not filtered.
+// Viewers and servers use the RFB protocol (RFC 6143). QEMU's server supports many of its extensions, such as audio,
+// clipboards and power control, and its parser runs in the process of the guest. The filter passes only the messages that a
+// viewer needs to show the screen and to type, each as a whole. It does not filter the messages of the server.
 package rfb
 
 import (
@@ -31,8 +31,8 @@ func (e *Error) Error() string { return e.problem }
 
 func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
 
-// Handshake passes what a viewer sends up to the ClientInit message. Errors: *Error, and those of the reader and the
-// writer.
+// Handshake passes the viewer's side of the handshake, up to the ClientInit message. Errors: *Error, and those of the reader
+// and the writer.
 func Handshake(server io.Writer, viewer io.Reader) error {
 	version := make([]byte, len("RFB 003.008\n"))
 	if _, err := io.ReadFull(viewer, version); err != nil {
@@ -44,19 +44,19 @@ func Handshake(server io.Writer, viewer io.Reader) error {
 		length = 1 // the server chooses the security type
 	case "RFB 003.007\n", "RFB 003.008\n":
 	default:
-		return refuse("the viewer did not send a supported version of the RFB protocol; supported are 3.3, 3.7 and 3.8")
+		return refuse("the viewer did not send a supported version of the RFB protocol: 3.3, 3.7 or 3.8")
 	}
 	if _, err := server.Write(version); err != nil {
 		return err
 	}
 	rest := make([]byte, length)
 	for i := range rest {
-		// The viewer waits for the server between these bytes.
+		// After each of these bytes, the viewer waits for the server.
 		if _, err := io.ReadFull(viewer, rest[i:i+1]); err != nil {
 			return err
 		}
 		if i+1 < length && rest[i] != securityNone {
-			return refuse("the viewer requires security type %d; only type %d, without authentication, is offered", rest[i], securityNone)
+			return refuse("the viewer requires security type %d; only type %d, without authentication, is supported", rest[i], securityNone)
 		}
 		if _, err := server.Write(rest[i : i+1]); err != nil {
 			return err
@@ -73,19 +73,20 @@ const (
 	keyEvent                 = 4
 	pointerEvent             = 5
 	clientCutText            = 6
-	// qemuMessage has a second byte with the type of QEMU's message.
+	// qemuMessage is the type of QEMU's own messages, whose second byte is their subtype.
 	qemuMessage = 255
-	// extendedKeyEvent is a key event with the number of the key, independent of keyboard layouts.
+	// extendedKeyEvent is a key event with the scan code of the key, which does not depend on keyboard layouts.
 	extendedKeyEvent = 0
 )
 
-// lengths are the lengths of messages, or of the part with the length of the rest.
+// lengths are the lengths of messages, by type. For messages of variable length, it is the length of the first part, which
+// contains the length of the rest.
 var lengths = map[byte]int{
 	setPixelFormat: 20, setEncodings: 4, framebufferUpdateRequest: 10, keyEvent: 8, pointerEvent: 6, clientCutText: 8, qemuMessage: 12,
 }
 
-// Messages passes the messages that a viewer sends after the handshake, until the viewer closes its side between two of
-// them. Errors: *Error, io.ErrUnexpectedEOF, and those of the reader and the writer.
+// Messages passes the messages that a viewer sends after the handshake. It returns nil if the viewer closes its side after a
+// whole message. Errors: *Error, io.ErrUnexpectedEOF, and those of the reader and the writer.
 func Messages(server io.Writer, viewer io.Reader) error {
 	for {
 		var kind [1]byte
@@ -112,7 +113,7 @@ func Messages(server io.Writer, viewer io.Reader) error {
 	}
 }
 
-// extend reads up to a length of the message.
+// extend reads more of a message, until it has the given length.
 func extend(message []byte, viewer io.Reader, length int) ([]byte, error) {
 	has := len(message)
 	message = slices.Grow(message, length-has)[:length]
@@ -124,7 +125,7 @@ func extend(message []byte, viewer io.Reader, length int) ([]byte, error) {
 	return message, nil
 }
 
-// pass returns what the server gets for a message, of which the first part was read.
+// pass reads the rest of a message, and returns what the server gets for it.
 func pass(message []byte, viewer io.Reader) ([]byte, error) {
 	switch message[0] {
 	case setPixelFormat:
@@ -141,14 +142,14 @@ func pass(message []byte, viewer io.Reader) ([]byte, error) {
 	return message, nil
 }
 
-// checkPixelFormat returns an error for a format that is not possible: the server computes with its numbers.
+// checkPixelFormat returns an error for an invalid format, because the server calculates with its numbers.
 func checkPixelFormat(format []byte) error {
 	bits, trueColor := format[0], format[3] != 0
 	if bits != 8 && bits != 16 && bits != 32 {
 		return refuse("the viewer requires pixels of %d bits; supported are 8, 16 and 32", bits)
 	}
 	if !trueColor {
-		return nil // the server uses a color map, and not the other numbers
+		return nil // the server uses a color map, and ignores the other numbers
 	}
 	for i, color := range []string{"red", "green", "blue"} {
 		highest, shift := binary.BigEndian.Uint16(format[4+2*i:]), format[10+i]
@@ -159,8 +160,8 @@ func checkPixelFormat(format []byte) error {
 	return nil
 }
 
-// Encodings that are passed on. Others, such as those for audio, power control and clipboards, make the server accept or
-// send other messages.
+// Encodings that are passed on. Others, such as those for audio, power control and clipboards, make the server accept or send
+// additional types of messages.
 const (
 	raw               = 0
 	copyRect          = 1
@@ -187,11 +188,11 @@ func isKnown(encoding int32) bool {
 	return encoding >= minQuality && encoding <= maxQuality || encoding >= minCompression && encoding <= maxCompression
 }
 
-// encodings returns the message with the known encodings only.
+// encodings returns a SetEncodings message without the unknown encodings.
 func encodings(message []byte, viewer io.Reader) ([]byte, error) {
 	count := int(binary.BigEndian.Uint16(message[2:]))
 	if count > maxEncodings {
-		return nil, refuse("the viewer lists %d encodings; at most %d are supported", count, maxEncodings)
+		return nil, refuse("the viewer sent a list of %d encodings; at most %d are supported", count, maxEncodings)
 	}
 	const size = 4
 	header := len(message)

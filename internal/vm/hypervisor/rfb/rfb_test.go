@@ -74,7 +74,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// Known messages pass, whatever the pieces in which they arrive. Clipboard texts and unknown encodings do not.
+// TestMessages_PassesWhatViewersNeed checks that known messages pass, in whatever pieces they arrive, and that clipboard texts
+// and unknown encodings do not.
 func TestMessages_PassesWhatViewersNeed(t *testing.T) {
 	const audio, power, clipboard, desktop = -259, -309, -1063131698, -308
 	input := join(
@@ -96,7 +97,7 @@ func TestMessages_PassesWhatViewersNeed(t *testing.T) {
 	}
 }
 
-// The server gets nothing of a message that is refused, and nothing that follows it.
+// TestMessages_RefusesEverythingElse checks that the server gets no part of a refused message, and nothing that follows it.
 func TestMessages_RefusesEverythingElse(t *testing.T) {
 	for name, message := range map[string][]byte{
 		"audio":                  {qemuMessage, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -138,11 +139,11 @@ func TestMessages_Cut(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	if err := Messages(&bytes.Buffer{}, iotest.ErrReader(broken)); !errors.Is(err, broken) {
-		t.Errorf("error = %v, want that of the reader", err)
+		t.Errorf("error = %v, want the reader's error", err)
 	}
 }
 
-// FuzzMessages checks that the server gets only whole messages that the filter itself passes unchanged.
+// FuzzMessages checks that the server gets only whole messages, which the filter would pass unchanged a second time.
 func FuzzMessages(f *testing.F) {
 	f.Add(join(pixels(32, 1, 255, 16, 8, 0), listed(tight, -259, zrle), update, key, pointer, extendedKey))
 	f.Add(join(text(3, "abc"), update))

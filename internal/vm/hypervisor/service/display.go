@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// MaxViewers is the maximum number of viewers of a display. A viewer that does not read may use as much memory in
-	// QEMU as the whole picture.
+	// MaxViewers is the maximum number of viewers of a display. For a viewer that does not read, QEMU may keep a whole
+	// picture in memory.
 	MaxViewers = 4
 	// displayPiece is the maximum number of bytes in a message of a display or of a screenshot.
 	displayPiece = 32 << 10
@@ -33,13 +33,13 @@ const (
 type viewerLimits struct {
 	// handshake is how long the handshake of a viewer may take.
 	handshake time.Duration
-	// idle is how long a viewer may send nothing. Viewers of a picture that does not change send nothing either.
+	// idle is how long a viewer may send nothing. Viewers also send nothing while the picture does not change.
 	idle time.Duration
 }
 
 var defaultViewerLimits = viewerLimits{handshake: 10 * time.Second, idle: time.Hour}
 
-// Display implements vmpb.OOBManagementServer. Both directions wait for their receiver.
+// Display implements vmpb.OOBManagementServer. In both directions, it reads no more data than the receiver accepts.
 func (o *oob) Display(stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.DisplayIO]) error {
 	guest, err := o.present()
 	if err != nil {
@@ -47,7 +47,7 @@ func (o *oob) Display(stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.Displ
 	}
 	defer o.viewers.Add(-1)
 	if o.viewers.Add(1) > MaxViewers {
-		return status.Errorf(codes.ResourceExhausted, "%d viewers are connected to the display, which is the maximum; disconnect one of them", MaxViewers)
+		return status.Errorf(codes.ResourceExhausted, "%d viewers are connected to the display, the maximum number; disconnect one of them", MaxViewers)
 	}
 	conn, err := guest.DialDisplay(stream.Context())
 	if err != nil {
@@ -79,7 +79,7 @@ func (o *oob) Display(stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.Displ
 // errDisplayClosed means that QEMU has closed the connection.
 var errDisplayClosed = status.Error(codes.Unavailable, "the VM has moved or terminated, or its display has disconnected the viewer")
 
-// displayOutput sends what the display shows, until QEMU closes the connection.
+// displayOutput sends the output of the VNC server, until QEMU closes the connection.
 func displayOutput(stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.DisplayIO], conn net.Conn) error {
 	buffer := make([]byte, displayPiece)
 	for {
@@ -95,19 +95,19 @@ func displayOutput(stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.DisplayI
 	}
 }
 
-// viewerInput is what a viewer sends.
+// viewerInput is the input from a viewer.
 type viewerInput struct {
 	stream grpc.BidiStreamingServer[vmpb.DisplayIO, vmpb.DisplayIO]
-	// late disconnects the viewer.
+	// late expires when the viewer must be disconnected.
 	late *time.Timer
 	idle time.Duration
 	// connected is set once the handshake is complete.
 	connected atomic.Bool
-	// data has been received, but not read.
+	// data is what has been received, but not yet read.
 	data []byte
 }
 
-// pass sends to the display what a viewer may send, until the viewer leaves. The error is a gRPC status.
+// pass sends the viewer's permitted messages to the display, until the viewer disconnects. The error is a gRPC status.
 func (v *viewerInput) pass(display io.Writer) error {
 	err := rfb.Handshake(display, v)
 	if err == nil {
@@ -167,7 +167,7 @@ func (o *oob) Screenshot(_ *vmpb.ScreenshotRequest, stream grpc.ServerStreamingS
 	}()
 	select {
 	case err = <-done:
-	case <-ctx.Done(): // the caller does not read; parts fails once this function has returned
+	case <-ctx.Done(): // the caller does not read; the write to parts fails once this function has returned
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *oob) Screenshot(_ *vmpb.ScreenshotRequest, stream grpc.ServerStreamingS
 	return nil
 }
 
-// parts sends a screenshot.
+// parts is an io.Writer that sends a screenshot.
 type parts struct {
 	grpc.ServerStreamingServer[vmpb.ScreenshotPart]
 }

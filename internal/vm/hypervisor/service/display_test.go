@@ -16,10 +16,10 @@ import (
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
-// hello is what a viewer sends in the handshake.
+// hello is the handshake of a viewer.
 const hello = "RFB 003.008\n\x01\x01"
 
-// keyA is the press of a key.
+// keyA is the message for a pressed key.
 const keyA = "\x04\x01\x00\x00\x00\x00\x00a"
 
 type viewerStream = grpc.BidiStreamingClient[vmpb.DisplayIO, vmpb.DisplayIO]
@@ -41,7 +41,7 @@ func display(t *testing.T, limits viewerLimits) (vmpb.OOBManagementClient, <-cha
 	return vmpb.NewOOBManagementClient(local), conns
 }
 
-// view opens a stream and waits until it is connected.
+// view connects a viewer, and waits until it is connected.
 func view(t *testing.T, client vmpb.OOBManagementClient) viewerStream {
 	t.Helper()
 	stream, err := client.Display(bounded(t))
@@ -62,7 +62,7 @@ func reads(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// wantClosed reads a stream up to its end, and checks why it was closed.
+// wantClosed reads a stream until it is closed, and checks the reason.
 func wantClosed(t *testing.T, stream viewerStream, code codes.Code, text string) {
 	t.Helper()
 	for {
@@ -107,7 +107,7 @@ func TestDisplay_CarriesBothDirections(t *testing.T) {
 	}
 }
 
-// The VNC server never gets a message that is not allowed.
+// TestDisplay_FiltersViewers checks that the VNC server does not get a message that the filter rejects.
 func TestDisplay_FiltersViewers(t *testing.T) {
 	client, conns := display(t, defaultViewerLimits)
 	stream := view(t, client)
@@ -121,7 +121,8 @@ func TestDisplay_FiltersViewers(t *testing.T) {
 	wantClosed(t, stream, codes.InvalidArgument, "message of type 255.1")
 }
 
-// A viewer too many is refused, and the others stay. When one leaves, another one can connect.
+// TestDisplay_LimitsViewers checks that a viewer above the limit is refused, that the others stay connected, and that another
+// one can connect when one of them disconnects.
 func TestDisplay_LimitsViewers(t *testing.T) {
 	client, conns := display(t, defaultViewerLimits)
 	var viewers []viewerStream
@@ -134,7 +135,7 @@ func TestDisplay_LimitsViewers(t *testing.T) {
 		stream, err := client.Display(bounded(t))
 		must(t, err)
 		if header, _ := stream.Header(); header != nil {
-			t.Fatal("a viewer too many is connected")
+			t.Fatal("a viewer above the limit is connected")
 		}
 		wantClosed(t, stream, codes.ResourceExhausted, "4 viewers are connected")
 	}
@@ -151,7 +152,8 @@ func TestDisplay_LimitsViewers(t *testing.T) {
 	}
 }
 
-// Viewers that do not complete the handshake, or send nothing for long, are disconnected.
+// TestDisplay_LimitsTime checks that viewers are disconnected if they do not complete the handshake, or send nothing for too
+// long.
 func TestDisplay_LimitsTime(t *testing.T) {
 	const short = 50 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -160,8 +162,8 @@ func TestDisplay_LimitsTime(t *testing.T) {
 		want   string
 	}{
 		"no handshake":   {viewerLimits{short, time.Hour}, "", "did not complete the handshake"},
-		"half of it":     {viewerLimits{short, time.Hour}, hello[:12], "did not complete the handshake"},
-		"nothing after":  {viewerLimits{time.Hour, short}, hello, "sent nothing for 50ms"},
+		"half handshake": {viewerLimits{short, time.Hour}, hello[:12], "did not complete the handshake"},
+		"no messages":    {viewerLimits{time.Hour, short}, hello, "sent nothing for 50ms"},
 		"half a message": {viewerLimits{time.Hour, short}, hello + keyA[:3], "sent nothing for 50ms"},
 	} {
 		t.Run(name, func(t *testing.T) {

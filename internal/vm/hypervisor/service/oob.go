@@ -34,7 +34,7 @@ type Guest interface {
 	DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 	// DialDisplay connects to the VNC server of the display. The text of an error is shown to users.
 	DialDisplay(ctx context.Context) (net.Conn, error)
-	// Screenshot writes what the display shows as a PNG image. The text of an error is shown to users.
+	// Screenshot writes a PNG image of the display. The text of an error is shown to users.
 	Screenshot(ctx context.Context, out io.Writer) error
 }
 

@@ -89,7 +89,7 @@ var (
 	// dataDiskForm is limited by the length of a virtio serial number.
 	dataDiskForm = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,18}[0-9a-z])?$`)
 	networkForm  = regexp.MustCompile(`^[0-9a-z]([0-9a-z-]{0,61}[0-9a-z])?$`)
-	// interfaceForm allows fewer names than Linux does, of at most 15 bytes.
+	// interfaceForm matches names of network interfaces, of at most 15 bytes. Linux permits more characters.
 	interfaceForm = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,14}$`)
 	// nameForm allows more than Kubernetes does. All of its names are safe in logs, command lines and host names.
 	nameForm = regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]{0,251}[0-9A-Za-z])?$`)

@@ -9,8 +9,8 @@ import (
 
 // openPacketSocket returns a socket that does not receive frames yet.
 //
-// The program's file in the image of hypervisors permits the capability, but does not make it effective: it would not
-// start in Pods without the capability. It is effective only here, and only on this thread.
+// The file of the program in the hypervisor image has the capability as permitted, but not as effective, because otherwise it
+// would not start in Pods without the capability. The capability is effective only in this function, and only on its thread.
 func openPacketSocket() (fd int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

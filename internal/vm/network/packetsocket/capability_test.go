@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envContainer makes this program the first process of a container, whose capabilities it has as a number; envProgram is
-// the path of the program that the container then executes.
+// envContainer makes this program the first process of a container. Its value is the set of capabilities of the container, as a
+// number. envProgram is the path of the program that the container then executes.
 const (
 	envContainer = "MILLWRIGHT_TEST_CONTAINER"
 	envProgram   = "MILLWRIGHT_TEST_PROGRAM"
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// enter executes a program as container runtimes do: as another user than root, with the given capabilities, and
-// without new privileges.
+// enter executes a program as container runtimes do: as a user other than root, with the given capabilities, and without new
+// privileges.
 func enter(capabilities, path string) error {
 	runtime.LockOSThread()
 	number, err := strconv.Atoi(capabilities)
@@ -78,8 +78,8 @@ func enter(capabilities, path string) error {
 	return syscall.Exec(path, []string{path}, []string{envProgram + "=" + path})
 }
 
-// TestOpen_InContainers checks which containers can open packet sockets: those with the capability, if the file of the
-// program permits it. The program starts in all of them.
+// TestOpen_InContainers checks that a program can open packet sockets only if both its container and its file have the
+// capability, and that it starts in all containers.
 func TestOpen_InContainers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("changing capabilities requires root")

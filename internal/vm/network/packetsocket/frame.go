@@ -24,8 +24,8 @@ const (
 	udpHeader      = 8
 )
 
-// reserved is the beginning of the addresses that bridges never forward, in IEEE 802.1Q, section 8.6.3: spanning tree,
-// pause frames, and the like. The last byte is at most reservedLast.
+// reserved is the prefix of the addresses to which bridges never forward frames, such as those of the spanning tree protocol and
+// of pause frames (IEEE 802.1Q, section 8.6.3). The last byte is at most reservedLast.
 var reserved = []byte{0x01, 0x80, 0xc2, 0, 0}
 
 const reservedLast = 0x0f
@@ -71,8 +71,8 @@ const (
 	gsoECN  = 0x80 // in addition to a type
 )
 
-// frames returns the complete frames that the kernel has delivered as one: it leaves out checksums, and it joins
-// segments. Each frame is valid until the next one. Frames that cannot be completed are dropped.
+// frames returns the complete frames for one that the kernel has delivered: the kernel omits checksums and merges segments.
+// Each frame is valid until the next one. Frames that cannot be completed are dropped.
 func frames(delivered []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		flags, kind := delivered[0], delivered[1]&^gsoECN
@@ -88,11 +88,12 @@ func frames(delivered []byte) iter.Seq[[]byte] {
 	}
 }
 
-// noZero replaces the checksum 0, which in UDP means that there is no checksum. Both have the same meaning in TCP.
+// noZero replaces the checksum 0, which in UDP means that a datagram has no checksum. In one's complement arithmetic, both are
+// zero, so TCP accepts noZero, too.
 const noZero = 0xffff
 
-// addChecksum completes the checksum from start to the end of the frame. Its field, at the given offset, has the sum of
-// the pseudo-header.
+// addChecksum completes the checksum of the frame from start to its end. The field of the checksum, at the given offset,
+// contains the sum of the pseudo-header.
 func addChecksum(frame []byte, start, offset int) bool {
 	if start+offset+2 > len(frame) {
 		return false
@@ -105,9 +106,9 @@ func addChecksum(frame []byte, start, offset int) bool {
 	return true
 }
 
-// segments is a frame whose payload is divided among several frames.
+// segments is a frame whose payload must be divided among several frames.
 type segments struct {
-	// headers are those of the whole frame, up to the payload.
+	// headers are all headers of the frame, up to the payload.
 	headers []byte
 	payload []byte
 	// transport is the offset of the transport header.
@@ -155,7 +156,7 @@ func parseSegments(frame []byte, kind byte) (segments, bool) {
 	return s, true
 }
 
-// part returns the frame with the given number, whose payload is a chunk at an offset.
+// part returns the frame with the given number. Its payload is a chunk at an offset of the whole payload.
 func (s segments) part(number, offset int, chunk []byte) []byte {
 	frame := slices.Concat(s.headers, chunk)
 	packet, length := frame[ethernetHeader:], uint16(len(frame)-s.transport)
@@ -190,10 +191,10 @@ func (s segments) part(number, offset int, chunk []byte) []byte {
 	return frame
 }
 
-// flagCWR reports a reduced congestion window. It concerns the first segment only.
+// flagCWR reports a reduced congestion window. Only the first segment has it.
 const flagCWR header.TCPFlags = 0x80
 
-// flags returns the flags of the segment with the given number, and the end of its payload.
+// flags returns the flags of the segment with the given number. end is the offset at which its payload is complete.
 func (s segments) flags(whole header.TCPFlags, number, end int) header.TCPFlags {
 	if number > 0 {
 		whole &^= flagCWR
@@ -227,7 +228,7 @@ func tagOf(control []byte) vlanTag {
 	return vlanTag{}
 }
 
-// insert returns the frame with the tag, so that the guest never gets a frame of a VLAN as one without a VLAN.
+// insert returns the frame with the tag. Without it, the guest would receive frames of a VLAN as untagged frames.
 func (t vlanTag) insert(frame []byte) []byte {
 	if len(t.bytes) == 0 {
 		return frame

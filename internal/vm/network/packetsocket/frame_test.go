@@ -51,7 +51,7 @@ func TestFrames_SegmentsTCP(t *testing.T) {
 	}
 }
 
-// TestFrames_SegmentsUDP checks that each datagram of several is a frame.
+// TestFrames_SegmentsUDP checks that merged datagrams become separate frames.
 func TestFrames_SegmentsUDP(t *testing.T) {
 	udp := header.UDP(make([]byte, header.UDPMinimumSize))
 	udp.Encode(&header.UDPFields{SrcPort: 1, DstPort: 2})
@@ -73,7 +73,7 @@ func TestFrames_SegmentsUDP(t *testing.T) {
 	}
 }
 
-// FuzzFrames checks that no frame makes the hypervisor fail, and that each frame that it returns has headers.
+// FuzzFrames checks that no frame crashes the hypervisor, and that each returned frame has headers.
 func FuzzFrames(f *testing.F) {
 	f.Add(delivered(gsoTCP4, make([]byte, header.TCPMinimumSize), header.TCPProtocolNumber, make([]byte, 1500)))
 	f.Add(delivered(gsoUDP, make([]byte, header.UDPMinimumSize), header.UDPProtocolNumber, nil))

@@ -105,7 +105,7 @@ func (n *namespace) address(name string, prefix netip.Prefix) {
 	})
 }
 
-// connect connects interfaces of two namespaces, as a CNI plugin does.
+// connect connects two namespaces with a pair of interfaces, as a CNI plugin does.
 func connect(from *namespace, name string, to *namespace, peer string) {
 	from.t.Helper()
 	from.do(func() error {
@@ -182,7 +182,7 @@ func datagrams(t *testing.T) (ours, theirs net.Conn) {
 	return conns[0], conns[1]
 }
 
-// boot connects a namespace whose kernel acts as a guest: it has a tap device in place of a network card.
+// boot connects a namespace whose kernel acts as a guest, with a tap device as its network card.
 func (n *testNetwork) boot(guest *namespace) {
 	n.t.Helper()
 	var tap *os.File

@@ -1,8 +1,8 @@
 // Package packetsocket connects a guest to a network interface of its Pod.
 //
-// It needs neither a bridge nor a tap device in the Pod, only the capability NET_RAW: a [Socket] reads all frames of the
-// interface that are for the guest, and writes the guest's frames to it, as a port of a bridge would. The guest has its
-// own Ethernet address. The addresses of the Pod's interface stay with the Pod.
+// It requires only the capability NET_RAW, and neither a bridge nor a tap device in the Pod. A [Socket] works like a port of a
+// bridge: it reads the interface's frames for the guest, and writes the guest's frames to the interface. The guest has its own
+// Ethernet address. The Pod keeps the addresses of the interface.
 package packetsocket
 
 import (
@@ -82,12 +82,12 @@ func configure(fd, index int) error {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}
-	// The interface drops frames to other addresses than its own, such as that of the guest, unless it is promiscuous.
+	// Unless the interface is promiscuous, it drops frames to other addresses than its own, such as the guest's.
 	membership := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_PROMISC}
 	if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &membership); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	// Until here, the socket has no protocol, so that it receives no frames of other interfaces.
+	// Until now, the socket has no protocol, so it receives no frames from other interfaces.
 	err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: index})
 	return os.NewSyscallError("bind", err)
 }
@@ -112,7 +112,7 @@ func (s *Socket) Close() {
 	_ = s.file.Close()
 }
 
-// maxFrame is more than the length of the longest frame that the kernel delivers, in bytes: several segments of TCP.
+// maxFrame exceeds the length, in bytes, of the longest frame that the kernel delivers, which consists of merged TCP segments.
 const maxFrame = 1 << 17
 
 // send sends the frames of the guest.
@@ -147,7 +147,7 @@ func (s *Socket) write(frame []byte) error {
 	return errors.Join(err, result)
 }
 
-// receive delivers the frames for the guest. It waits for the guest, and then the kernel drops further frames.
+// receive delivers frames to the guest. While it waits for the guest, the kernel drops frames that exceed its buffer.
 func (s *Socket) receive(guest net.Conn) {
 	buffer := make([]byte, vnetHeaderSize+maxFrame)
 	for {

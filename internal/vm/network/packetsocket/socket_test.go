@@ -26,8 +26,8 @@ var versions = map[string]addressing{
 	"IPv6": {netip.MustParsePrefix("2001:db8::22/64"), netip.MustParsePrefix("2001:db8::1/64")},
 }
 
-// TestSocket_CarriesTCP checks that a guest without any offloads exchanges data with a machine whose kernel leaves
-// checksums and segments to the network card, as the interfaces of Pods do.
+// TestSocket_CarriesTCP checks that a guest without offloads exchanges data with a machine whose kernel leaves checksums and
+// segmentation to the network card, as with the interfaces of Pods.
 func TestSocket_CarriesTCP(t *testing.T) {
 	for name, addresses := range versions {
 		t.Run(name, func(t *testing.T) {
@@ -111,8 +111,8 @@ var (
 	bridgesMAC = net.HardwareAddr{0x01, 0x80, 0xc2, 0, 0, 0}
 )
 
-// TestSocket_RefusesForeignAddresses checks that a guest cannot send as another machine, nor to the bridges of the
-// network.
+// TestSocket_RefusesForeignAddresses checks that a guest cannot send from the address of another machine, or to the bridges
+// of the network.
 func TestSocket_RefusesForeignAddresses(t *testing.T) {
 	n := newTestNetwork(t)
 	s, guest := n.open()
@@ -132,7 +132,7 @@ func TestSocket_RefusesForeignAddresses(t *testing.T) {
 	}
 }
 
-// TestSocket_DeliversFramesForGuest checks that a guest gets the frames to its own address and to groups, and no others.
+// TestSocket_DeliversFramesForGuest checks that a guest gets only frames to its own address and to group addresses.
 func TestSocket_DeliversFramesForGuest(t *testing.T) {
 	n := newTestNetwork(t)
 	_, guest := n.open()
@@ -148,7 +148,7 @@ func TestSocket_DeliversFramesForGuest(t *testing.T) {
 	}
 }
 
-// TestSocket_KeepsVLANTags checks that a guest gets a frame of a VLAN with its tag, which the kernel removes.
+// TestSocket_KeepsVLANTags checks that a guest gets a frame of a VLAN with its tag, although the kernel removes the tag.
 func TestSocket_KeepsVLANTags(t *testing.T) {
 	n := newTestNetwork(t)
 	_, guest := n.open()
@@ -208,7 +208,7 @@ func (n *testNetwork) raw() *os.File {
 		if err != nil {
 			return err
 		}
-		const kind = 0x88b5 // that of frame
+		const kind = 0x88b5 // the type in frame
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(bigEndian(kind)))
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func next(t *testing.T, from interface {
 	for {
 		n, err := from.Read(buffer)
 		must(t, err)
-		if bytes.Contains(buffer[:min(n, 20)], []byte{0x88, 0xb5}) { // and not those of the kernel
+		if bytes.Contains(buffer[:min(n, 20)], []byte{0x88, 0xb5}) { // ignores frames of the kernel
 			return buffer[:n]
 		}
 	}
