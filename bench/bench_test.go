@@ -32,6 +32,7 @@ type written struct {
 	API      string         `json:"api"`
 	Pools    int            `json:"pools"`
 	Clusters int            `json:"clusters"`
+	Replicas int            `json:"replicas"`
 	MemoryMB float64        `json:"memoryMB"`
 	Phases   []writtenPhase `json:"phases"`
 }
@@ -140,8 +141,8 @@ func TestRun_MeasuresFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
-	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3", "--phases=scale-up,scale-down")
-	if got.Clusters != 3 || len(got.Phases) != 2 {
+	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3", "--replicas=2", "--phases=scale-up,scale-down")
+	if got.Clusters != 3 || got.Replicas != 2 || len(got.Phases) != 2 {
 		t.Errorf("got %+v", got)
 	}
 	for _, phase := range got.Phases {
@@ -379,7 +380,7 @@ func TestTable_ShowsBudgets(t *testing.T) {
 
 func TestParse_RejectsInvalidArguments(t *testing.T) {
 	for _, args := range [][]string{{"--machines=0"}, {"--pods=-1"}, {"--qps=0"}, {"--burst=0"}, {"--idle=-1s"}, {"--timeout=0"}, {"more"},
-		{"--clusters=-1"}, {"--clusters=101"}, {"--clusters=51", "--pools=2"}, {"--clusters=1", "--pods=1"}, {"--clusters=1", "--provider-spec={}"},
+		{"--clusters=-1"}, {"--replicas=0"}, {"--replicas=2"}, {"--clusters=2", "--replicas=3"}, {"--clusters=101"}, {"--clusters=51", "--pools=2"}, {"--clusters=1", "--pods=1"}, {"--clusters=1", "--provider-spec={}"},
 		{"--clusters=1", "--phases=scale-up,drain"}, {"--pods-per-machine=0"}, {"--volumes-per-machine=11"}, {"--phases=idle"}, {"--pools=0"}, {"--pools=101"}, {"--health-timeout=0"},
 		{"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=0"}, {"--phases=scale-up,replace", "--health-timeout=1s", "--replacements=101"},
 		{"--phases=scale-up,replace", "--health-timeout=30m"}, {"--phases=scale-up,not-ready,replace", "--health-timeout=1s"}, {"--api=other"}, {"--api=capi", "--clusters=2"}, {"--api=capi", "--replay"},

@@ -72,8 +72,9 @@ type load struct {
 	// pools is the number of MachineDeployments among which the Machines are divided: of each cluster, if there are
 	// several.
 	pools int
-	// clusters is the number of clusters that a fleet serves, or 0 for a single manager.
-	clusters int
+	// clusters is the number of clusters that a fleet serves, or 0 for a single manager. replicas is the number of the
+	// fleet's processes.
+	clusters, replicas int
 	// podsPerMachine is the number of pods on the node of each Machine that is drained, volumesPerMachine of which have a
 	// volume.
 	podsPerMachine, volumesPerMachine int
@@ -111,10 +112,17 @@ const defaultCommand = "exec {millwright} manager --driver sim --sim-heartbeat 0
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
 
 // fleetCommand runs the same with a fleet. Its clusters always elect leaders.
-const fleetCommand = "exec {millwright} fleet --driver sim --sim-heartbeat 0" +
+const fleetCommand = "{millwright} fleet --driver sim --sim-heartbeat 0" +
 	" --sim-dir {sim} --machine-health-timeout {health-timeout}" +
 	" --control-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
+
+// fleetOf returns a shell command line that runs replicas of a fleet. It ends with the last of them, the only one that
+// can be profiled. If another one fails, all are killed.
+func fleetOf(replicas int) string {
+	other := "{ " + strings.ReplaceAll(fleetCommand, "{port}", "0") + " || kill -KILL 0; } & "
+	return strings.Repeat(other, replicas-1) + "exec " + fleetCommand
+}
 
 func (o *options) flags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("bench", pflag.ContinueOnError)
@@ -123,6 +131,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.IntVar(&o.load.machines, "machines", 100, "number of Machines")
 	flags.IntVar(&o.load.pools, "pools", 1, "number of MachineDeployments among which the Machines are divided")
 	flags.IntVar(&o.load.clusters, "clusters", 0, "number of clusters among which the Machines are divided, and which millwright fleet serves; --pools is for each of them; 0 for millwright manager")
+	flags.IntVar(&o.load.replicas, "replicas", 1, "number of processes of millwright fleet that divide the clusters among themselves")
 	flags.IntVar(&o.load.podsPerMachine, "pods-per-machine", 10, "number of pods on each node that the phase "+drained+" evicts")
 	flags.IntVar(&o.load.volumesPerMachine, "volumes-per-machine", 2, "number of these pods that have a volume")
 	flags.BoolVar(&o.replay, "replay", false, "afterwards, repeat the writes of each phase with a plain client, to measure how long the API server alone needs for them")
@@ -174,6 +183,8 @@ func (o *options) validateTargets() error {
 		return errors.New("--volumes-per-machine: must not be negative or greater than --pods-per-machine")
 	case o.load.clusters > 0 && (o.load.pods > 0 || slices.Contains(o.phases, drained)):
 		return fmt.Errorf("--clusters: cannot be used with --pods and the phase %s, because all clusters would have these pods", drained)
+	case o.load.replicas < 1 || o.load.replicas > max(1, o.load.clusters):
+		return errors.New("--replicas: must be at least 1 and at most --clusters")
 	case o.load.clusters > 0 && o.load.providerSpec != "":
 		return errors.New("--clusters: cannot be used with --provider-spec, which cannot separate the nodes of the clusters")
 	}
@@ -225,13 +236,16 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if flags.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q; this command accepts only flags", flags.Arg(0))
 	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
 	if !flags.Changed("manager-command") {
 		o.manager.command = apis[o.api].command
 		if o.load.clusters > 0 {
-			o.manager.command = fleetCommand
+			o.manager.command = fleetOf(o.load.replicas)
 		}
 	}
-	return o, o.validate()
+	return o, nil
 }
 
 // run runs the benchmark and prints the result.

@@ -104,7 +104,7 @@ func (w *setup) measure(ctx context.Context) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &result{Machines: w.load.machines, API: w.options.api, Pools: len(w.pools), Clusters: w.load.clusters, APIServer: found, qps: w.options.manager.qps}
+	r := &result{Machines: w.load.machines, API: w.options.api, Pools: len(w.pools), Clusters: w.load.clusters, Replicas: w.load.replicas, APIServer: found, qps: w.options.manager.qps}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	if err := w.track(ctx, fail); err != nil {

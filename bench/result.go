@@ -34,6 +34,8 @@ type result struct {
 	Pools int `json:"pools"`
 	// Clusters is the number of clusters that a fleet serves. It is 0 if a single manager is measured.
 	Clusters int `json:"clusters,omitempty"`
+	// Replicas is the number of processes of the fleet. Results of older versions, which ran only one, do not have it.
+	Replicas int `json:"replicas,omitempty"`
 	// MemoryMB is the peak resident memory, summed over the manager's processes.
 	MemoryMB  float64        `json:"memoryMB"`
 	Phases    []*phaseResult `json:"phases"`
@@ -196,6 +198,9 @@ func (r *result) size() string {
 	}
 	if r.Clusters > 0 {
 		text += fmt.Sprintf(" of %d clusters", r.Clusters)
+	}
+	if r.Replicas > 1 {
+		text += fmt.Sprintf(", served by %d replicas", r.Replicas)
 	}
 	if r.API == capi {
 		text += " of Cluster API"

@@ -264,10 +264,18 @@ var errNotServed = fmt.Errorf("this cluster does not serve %s: its VM controller
 func explain(err error) error {
 	status, is := errors.AsType[*apierrors.StatusError](err)
 	switch {
-	case is && apierrors.IsNotFound(err) && (status.ErrStatus.Details == nil || status.ErrStatus.Details.Kind != subresources.Resource && status.ErrStatus.Details.Group != vmv1alpha1.SchemeGroupVersion.Group):
+	case is && apierrors.IsNotFound(err) && !aboutVM(status.ErrStatus.Details):
 		return errNotServed
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf(`%w; "millwright vm list -A" shows all`, err)
 	case apierrors.IsServiceUnavailable(err):
 		return fmt.Errorf("the VM controller is not available: %w", err)
 	}
 	return err
+}
+
+// aboutVM reports whether details identify a VM or its subresource. They do not if the API server does not serve
+// subresources of VMs.
+func aboutVM(details *metav1.StatusDetails) bool {
+	return details != nil && (details.Kind == subresources.Resource || details.Group == vmv1alpha1.SchemeGroupVersion.Group)
 }

@@ -2,114 +2,42 @@ package overlay
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/test/support/netns"
 )
 
-// namespace is a network namespace whose kernel acts as a guest: it has a tap device in place of a network card.
-type namespace struct {
-	t     *testing.T
-	calls chan func()
-	tap   *os.File
-	port  network.Port
+// kernel is a network namespace whose kernel acts as a guest, with a tap device as its network card.
+type kernel struct {
+	*netns.Namespace
+	t    *testing.T
+	tap  *os.File
+	port network.Port
 }
 
-// newNamespace returns a namespace with the addresses of a port. It skips the test if the process may not create one.
-func newNamespace(t *testing.T, port network.Port) *namespace {
+// newKernel returns a kernel with the addresses of a port.
+func newKernel(t *testing.T, port network.Port) *kernel {
 	t.Helper()
-	n := &namespace{t: t, calls: make(chan func()), port: port}
-	created := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			n.tap, err = openTap(port)
-		}
-		created <- err
-		for call := range n.calls {
-			call()
-		}
-	}()
-	t.Cleanup(func() { close(n.calls) })
-	if err := <-created; errors.Is(err, os.ErrPermission) {
-		t.Skipf("cannot create a network namespace: %v", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { n.tap.Close() })
-	return n
+	k := &kernel{Namespace: netns.New(t), t: t, port: port}
+	k.tap = k.OpenTap("guest0", port.MAC)
+	k.AddAddress("guest0", netip.PrefixFrom(port.IPv4, 16))
+	k.AddAddress("guest0", netip.PrefixFrom(port.IPv6, 64))
+	return k
 }
 
-// do calls a function in the namespace.
-func (n *namespace) do(call func()) {
-	done := make(chan struct{})
-	n.calls <- func() { defer close(done); call() }
-	<-done
-}
-
-// openTap creates and configures the device in the namespace of the current thread.
-func openTap(port network.Port) (*os.File, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
-	}
-	request, err := unix.NewIfreq("guest0")
-	if err != nil {
-		return nil, err
-	}
-	request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
-		return nil, err
-	}
-	tap := os.NewFile(uintptr(fd), "tap")
-	link, err := netlink.LinkByName("guest0")
-	if err != nil {
-		return nil, err
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return nil, err
-	}
-	for _, step := range []func() error{
-		func() error { return netlink.LinkSetUp(lo) },
-		func() error { return netlink.LinkSetHardwareAddr(link, port.MAC) },
-		func() error { return netlink.LinkSetUp(link) },
-		func() error { return addAddress(link, netip.PrefixFrom(port.IPv4, 16)) },
-		func() error { return addAddress(link, netip.PrefixFrom(port.IPv6, 64)) },
-	} {
-		if err := step(); err != nil {
-			return nil, fmt.Errorf("configuring the tap device: %w", err)
-		}
-	}
-	return tap, nil
-}
-
-func addAddress(link netlink.Link, address netip.Prefix) error {
-	return netlink.AddrAdd(link, &netlink.Addr{
-		IPNet: &net.IPNet{IP: address.Addr().AsSlice(), Mask: net.CIDRMask(address.Bits(), address.Addr().BitLen())},
-		Flags: unix.IFA_F_NODAD,
-	})
-}
-
-// plug connects the namespace to an endpoint, and unplugs it from an earlier one. A move of a VM does the same.
-func (n *namespace) plug(e *Endpoint, sends chan<- func([]byte)) {
-	n.t.Helper()
-	send, err := e.Attach(n.t.Context(), n.port, func(framed []byte) error {
+// plug connects the guest to an endpoint, and unplugs it from an earlier one. A move of a VM does the same.
+func (k *kernel) plug(e *Endpoint, sends chan<- func([]byte)) {
+	k.t.Helper()
+	send, err := e.Attach(k.t.Context(), k.port, func(framed []byte) error {
 		for len(framed) > 0 {
 			size := 4 + binary.BigEndian.Uint32(framed)
-			if _, err := n.tap.Write(framed[4:size]); err != nil {
+			if _, err := k.tap.Write(framed[4:size]); err != nil {
 				return err
 			}
 			framed = framed[size:]
@@ -117,17 +45,17 @@ func (n *namespace) plug(e *Endpoint, sends chan<- func([]byte)) {
 		return nil
 	})
 	if err != nil {
-		n.t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	sends <- send
 }
 
-// forward sends what the namespace sends, with the last function from the channel.
-func (n *namespace) forward(sends <-chan func([]byte)) {
+// forward sends what the guest sends, with the last function from the channel.
+func (k *kernel) forward(sends <-chan func([]byte)) {
 	send := <-sends
 	buffer := make([]byte, 1<<16)
 	for {
-		size, err := n.tap.Read(buffer)
+		size, err := k.tap.Read(buffer)
 		if err != nil {
 			return
 		}
@@ -154,9 +82,9 @@ func TestEndpoint_ConnectionSurvivesMove(t *testing.T) {
 }
 
 func moveConnection(t *testing.T, mtu int, address func(network.Port) netip.Addr) {
-	client, server := newNamespace(t, portOf(10)), newNamespace(t, portOf(11))
+	client, server := newKernel(t, portOf(10)), newKernel(t, portOf(11))
 	from, source, target := endpoint(t, mtu), endpoint(t, mtu), endpoint(t, mtu)
-	at := func(e *Endpoint, n *namespace) Member { return (&host{Endpoint: e, port: n.port}).member() }
+	at := func(e *Endpoint, k *kernel) Member { return (&host{Endpoint: e, port: k.port}).member() }
 	fromClient, fromServer := make(chan func([]byte), 1), make(chan func([]byte), 1)
 	client.plug(from, fromClient)
 	server.plug(source, fromServer)
@@ -168,11 +96,10 @@ func moveConnection(t *testing.T, mtu int, address func(network.Port) netip.Addr
 
 	var listener net.Listener
 	var conn net.Conn
-	var err error
-	server.do(func() { listener, err = net.Listen("tcp", netip.AddrPortFrom(address(server.port), 7).String()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	server.Do(func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(address(server.port), 7).String())
+		return err
+	})
 	defer listener.Close()
 	go func() {
 		accepted, err := listener.Accept()
@@ -181,10 +108,10 @@ func moveConnection(t *testing.T, mtu int, address func(network.Port) netip.Addr
 			accepted.Close()
 		}
 	}()
-	client.do(func() { conn, err = net.DialTimeout("tcp", listener.Addr().String(), 20*time.Second) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	client.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", listener.Addr().String(), 20*time.Second)
+		return err
+	})
 	defer conn.Close()
 	echo := func(size int) {
 		t.Helper()

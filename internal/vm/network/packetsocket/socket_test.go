@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millwright-dev/millwright/internal/vm/network"
+	"github.com/millwright-dev/millwright/test/support/netns"
 )
 
 // addressing are the addresses of the guest and the other machine.
@@ -32,11 +33,11 @@ func TestSocket_CarriesTCP(t *testing.T) {
 	for name, addresses := range versions {
 		t.Run(name, func(t *testing.T) {
 			n := newTestNetwork(t)
-			guest := newNamespace(t)
+			guest := netns.New(t)
 			n.boot(guest)
-			guest.address("guest0", addresses.guest)
-			n.machine.address("eth0", addresses.machine)
-			for direction, pair := range map[string]struct{ server, client *namespace }{
+			guest.AddAddress("guest0", addresses.guest)
+			n.machine.AddAddress("eth0", addresses.machine)
+			for direction, pair := range map[string]struct{ server, client *netns.Namespace }{
 				"to the guest": {guest, n.machine}, "from the guest": {n.machine, guest},
 			} {
 				at := addresses.guest.Addr()
@@ -49,7 +50,7 @@ func TestSocket_CarriesTCP(t *testing.T) {
 					t.Errorf("%s: %d of %d bytes arrived, or others", direction, len(got), len(sent))
 				}
 			}
-			guest.do(func() error { return wantNoErrors(t, "guest0") })
+			guest.Do(func() error { return wantNoErrors(t, "guest0") })
 			if longest := n.longest.Load(); longest > ethernetHeader+1500 {
 				t.Errorf("the guest got a frame of %d bytes, which its network card would drop", longest)
 			}
@@ -67,10 +68,10 @@ func wantNoErrors(t *testing.T, name string) error {
 }
 
 // transfer sends data from a client to a server at an address, and returns what arrives.
-func transfer(t *testing.T, server, client *namespace, at netip.Addr, data []byte) []byte {
+func transfer(t *testing.T, server, client *netns.Namespace, at netip.Addr, data []byte) []byte {
 	t.Helper()
 	var listener net.Listener
-	server.do(func() (err error) {
+	server.Do(func() (err error) {
 		listener, err = net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
 		return err
 	})
@@ -88,7 +89,7 @@ func transfer(t *testing.T, server, client *namespace, at netip.Addr, data []byt
 		received <- all
 	}()
 	var conn net.Conn
-	client.do(func() (err error) {
+	client.Do(func() (err error) {
 		conn, err = (&net.Dialer{Timeout: waitTimeout}).Dial("tcp", listener.Addr().String())
 		return err
 	})
@@ -176,21 +177,21 @@ func TestSocket_PassEndsWithConnection(t *testing.T) {
 		if got := next(t, guest); !bytes.Equal(got, sent) {
 			t.Errorf("the guest got %q, want %q", got, sent)
 		}
-		n.machine.do(func() error { return down("eth0") })
+		n.machine.Down("eth0")
 		must(t, connection.Close())
 		select {
 		case <-passed:
 		case <-time.After(waitTimeout):
 			t.Fatal("Pass waits for a frame although the guest is gone")
 		}
-		n.machine.do(func() error { return up("eth0") })
+		n.machine.Up("eth0")
 	}
 }
 
 // TestSocket_ReportsMissingInterface checks the error if no CNI plugin has created the interface.
 func TestSocket_ReportsMissingInterface(t *testing.T) {
-	pod := newNamespace(t)
-	err := pod.try(func() error {
+	pod := netns.New(t)
+	err := pod.Try(func() error {
 		_, err := Open("net1", Guest{MAC: guestMAC}, slog.New(slog.DiscardHandler))
 		return err
 	})
@@ -203,7 +204,7 @@ func TestSocket_ReportsMissingInterface(t *testing.T) {
 func (n *testNetwork) raw() *os.File {
 	n.t.Helper()
 	var file *os.File
-	n.machine.do(func() error {
+	n.machine.Do(func() error {
 		device, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
