@@ -243,7 +243,8 @@ func (p *Page) IgnoreCertificateErrors() {
 	p.call("Security.setIgnoreCertificateErrors", map[string]any{"ignore": true}, nil)
 }
 
-// Resize sets the size of the page in pixels, and whether the user prefers dark colors.
+// Resize sets the size of the page in pixels, and whether the user prefers dark colors. When it returns, the page has been
+// painted, so its ResizeObservers have run.
 func (p *Page) Resize(width, height int, dark bool) {
 	p.t.Helper()
 	p.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
@@ -254,6 +255,8 @@ func (p *Page) Resize(width, height int, dark bool) {
 	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{
 		{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"},
 	}}, nil)
+	// The observers run after the callbacks of a frame.
+	p.evaluate(`new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)))`)
 }
 
 // evaluate evaluates a JavaScript expression, and awaits it if it is a promise.
