@@ -142,7 +142,7 @@ func TestCache_ListsAgainAfterOutage(t *testing.T) {
 }
 
 // TestCache_RestoredWithHigherVersions checks that caches of the control cluster also stop the manager if resource versions are
-// higher after a restore than before. Then only the objects show that they are from a backup.
+// higher after a restore than before. In this case, only the versions of objects show the restore.
 func TestCache_RestoredWithHigherVersions(t *testing.T) {
 	t.Parallel()
 	c := &restoredCaches{T: t, Env: env.New(t, env.WithOwn()), all: map[string]cache.Cache{}}

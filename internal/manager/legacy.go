@@ -62,7 +62,7 @@ func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 	}
 	var kinds []string
 	denied := map[string]error{}
-	// One retry for all kinds, because it takes rolesTimeout if one of them is forbidden.
+	// All kinds are retried together, because retries take rolesTimeout if one of them is forbidden.
 	err = retry(ctx, func() (err error) {
 		kinds, err = readableKinds(ctx, client, cfg.Namespace, served, denied)
 		return err
@@ -76,8 +76,8 @@ func servedKinds(ctx context.Context, cfg Config) ([]string, error) {
 	return kinds, nil
 }
 
-// readableKinds returns the legacy class kinds that are served and that the manager is allowed to read. It adds those that it
-// is not allowed to read to denied, and returns one of these errors, or another error of a request.
+// readableKinds returns the legacy class kinds that are served and that the manager may read. It stores the errors for kinds
+// that it may not read in denied, and returns one of these errors as forbidden, or the error of another failed request.
 func readableKinds(ctx context.Context, client metadata.Interface, namespace string, served map[string]bool, denied map[string]error) (kinds []string, forbidden error) {
 	clear(denied)
 	for _, kind := range legacy.Kinds() {

@@ -43,8 +43,8 @@ func legacyPool(namespace string) (class *unstructured.Unstructured, pool []clie
 	return class, []client.Object{objects[0], deployment}
 }
 
-// TestLegacyClass_ForbiddenKindsAreAskedTogether checks that a manager that may read only some legacy kinds waits once, and not
-// for each of them, in case the API server has not read the roles yet. The others are migrated.
+// TestLegacyClass_ForbiddenKindsAreAskedTogether checks that a manager that may read only some legacy kinds waits for roles once,
+// instead of for each forbidden kind, and migrates the kinds that it may read.
 func TestLegacyClass_ForbiddenKindsAreAskedTogether(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -124,11 +124,11 @@ func retry(ctx context.Context, ask func() error) error {
 	return last
 }
 
-// rolesWait is the wait for the roles of an API server that starts. The zero value has not begun.
+// rolesWait limits the wait for the roles of a starting API server. The wait begins with the first rejection.
 type rolesWait struct{ since time.Time }
 
-// isFinal reports whether a retry cannot change the result of a request. If the result is a rejection, this is the case when
-// all requests have been rejected for rolesTimeout.
+// isFinal reports whether retries of a request are useless. After a rejection, they are useless if all requests have been
+// rejected for rolesTimeout.
 func (w *rolesWait) isFinal(err error) bool {
 	if !apierrors.IsForbidden(err) {
 		w.since = time.Time{}

@@ -17,8 +17,9 @@ import (
 var ErrRestored = errors.New("the control cluster was restored from a backup that is older than the objects this process has read; restart the process")
 
 // unlessRestored returns a newInformer whose informers reject lists that are older than their objects. They then keep these
-// objects, and call restored. The version of a list is not sufficient: etcd can be restored with a higher one, so that
-// versions do not decrease for clients, and a restored cluster may have reached the earlier one. So each object is compared.
+// objects, and call restored. Informers compare the version of the list and of each object in it. The version of the list is
+// not sufficient: etcd can be restored with higher versions, so that they do not decrease for clients, and a restored cluster
+// may already have reached the earlier version.
 //
 // Informers list one after another. If they accepted an older list, a pass could combine objects from before and after a
 // restore, such as a MachineSet with fewer replicas and Machines that no longer exist, and delete Machines that the set

@@ -77,8 +77,8 @@ func TestHost_IsLoopback(t *testing.T) {
 	}
 }
 
-// TestPage_ListsAgainAfterOutage checks that the page resumes no watch after an outage, in which the cluster may have been restored
-// from a backup.
+// TestPage_ListsAgainAfterOutage checks that the page lists objects after an outage instead of resuming watches, because the
+// cluster may have been restored from a backup.
 func TestPage_ListsAgainAfterOutage(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "true" {

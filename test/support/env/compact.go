@@ -39,7 +39,7 @@ func (c *Cluster) revision(ctx context.Context) (int64, error) {
 	return last.Header.Revision, nil
 }
 
-// raise writes to etcd until its revision is higher than another one.
+// raise writes to etcd until its revision is higher than the given one.
 func (c *Cluster) raise(ctx context.Context, to int64) error {
 	for revision := int64(0); revision <= to; {
 		var written revisionOf

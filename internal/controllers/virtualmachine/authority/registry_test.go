@@ -538,7 +538,7 @@ func TestRegistry_EnsureTargetOfStoppingHost(t *testing.T) {
 		stopping time.Duration
 		target   string // "new" for a new one
 		grace    time.Duration
-		pause    time.Duration // until the target is refused
+		pause    time.Duration // time until the target is refused
 		refusal  string
 	}{
 		"the time is not known":          {stopping: time.Second, refusal: "--vm-host-shutdown-grace-period"},

@@ -30,8 +30,8 @@ const (
 type Target struct {
 	// Pod is the name of the target Pod, which may not exist yet; empty if there is no target.
 	Pod string
-	// Pause is how long to wait until there may be another target, or this one is refused because it was not ready in time; 0
-	// if only a change leads to another response.
+	// Pause is how long to wait until there may be another target, or until this one is refused because it was not ready in
+	// time. It is 0 if the response stays the same until the VM changes.
 	Pause time.Duration
 	// Refusal is the reason why there will be no target; empty if there is one, or may be one later.
 	Refusal string
@@ -105,7 +105,7 @@ func (r *Registry) existingTarget(vm *v1alpha1.VirtualMachine, source *corev1.Po
 	if why := refusal(vm, source, from, grace); why != "" {
 		return Target{Refusal: why}
 	}
-	var refused time.Duration // until refusal refuses the target; 0 if it does not
+	var refused time.Duration // time until refusal refuses the target; 0 if it never does
 	if grace > 0 {
 		refused = searchTime(source, grace) - from.Stopping + 1
 	}

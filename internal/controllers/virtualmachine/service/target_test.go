@@ -117,11 +117,11 @@ func TestEnsureMigrationTarget_WaitsForHealth(t *testing.T) {
 	}
 }
 
-// TestEnsureMigrationTarget_IsRefusedInTime checks that a source whose host stops it does not wait for a target for longer
-// than this may take, so that the guest has the time that a shutdown needs. No change would end the wait.
+// TestEnsureMigrationTarget_IsRefusedInTime checks that a source whose host stops it waits for a target only as long as enough
+// time remains for the copy and a shutdown, although the VM does not change in the meantime.
 func TestEnsureMigrationTarget_IsRefusedInTime(t *testing.T) {
 	m := newMigrating(t)
-	m.Registry.Migration.HostShutdown = 90 * time.Second // of which a shutdown needs 30 s, and half of the rest is for the copy
+	m.Registry.Migration.HostShutdown = 90 * time.Second // a shutdown needs 30 s of it, and half of the rest is for the copy
 	m.Refused = func(context.Context, types.NamespacedName, string) {}
 	w := &wait{Service: m.Service, us: m.source, vm: m.key, began: time.Now(), stopping: 10 * time.Second}
 	got, pause, err := w.try(t.Context())

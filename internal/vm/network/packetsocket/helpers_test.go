@@ -55,7 +55,7 @@ func (n *testNetwork) socket() *Socket {
 	return s
 }
 
-// open opens a socket in the pod, and passes frames between it and the returned connection.
+// open opens a socket in the pod, and passes frames between the socket and the returned connection.
 func (n *testNetwork) open() (*Socket, net.Conn) {
 	n.t.Helper()
 	s := n.socket()

@@ -100,7 +100,7 @@ func (s *Socket) Pass(guest net.Conn) {
 	_ = s.file.SetReadDeadline(time.Time{})
 	s.passing.Go(func() {
 		s.send(guest)
-		_ = s.file.SetReadDeadline(time.Now()) // there may never be another frame for the guest
+		_ = s.file.SetReadDeadline(time.Now()) // receive may otherwise wait forever for a frame
 	})
 	s.passing.Go(func() { s.receive(guest) })
 	s.passing.Wait()

@@ -162,9 +162,9 @@ func TestSocket_KeepsVLANTags(t *testing.T) {
 	}
 }
 
-// TestSocket_PassEndsWithConnection checks that Pass returns when a guest is gone, although no frame arrives any more, and
-// that the next guest then gets the frames.
-func TestSocket_PassEndsWithConnection(t *testing.T) {
+// TestSocket_PassReturnsWithoutGuest checks that Pass returns when its guest is gone, even if no frame arrives, and that the next
+// guest then gets the frames.
+func TestSocket_PassReturnsWithoutGuest(t *testing.T) {
 	n := newTestNetwork(t)
 	s := n.socket()
 	for range 2 {
