@@ -128,7 +128,7 @@ func TestEnsureMigrationTarget_IsRefusedInTime(t *testing.T) {
 	if got != nil || pause <= 0 || pause > 21*time.Second || err != nil {
 		t.Fatalf("at first: %v, %v, %v", got, pause, err)
 	}
-	w.began = time.Now().Add(-pause)
+	w.began = w.began.Add(-pause)
 	if got, _, err := w.try(t.Context()); got.GetAction() != vmpb.EnsureMigrationTargetResponse_ACTION_SOFT_SHUTDOWN || err != nil {
 		t.Errorf("after this time: %v, %v", got, err)
 	}
