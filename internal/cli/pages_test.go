@@ -64,6 +64,8 @@ var ofOthers = map[string]string{
 	"api":                                "the benchmark",
 	"burst":                              "the benchmark",
 	"qps":                                "the benchmark",
+	"replicas":                           "the benchmark",
+	"bump-revision":                      "etcdutl",
 }
 
 // TestDocs_FlagsExist checks that every flag on a page is a flag of some command.
