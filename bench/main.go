@@ -72,8 +72,8 @@ type load struct {
 	// pools is the number of MachineDeployments among which the Machines are divided: of each cluster, if there are
 	// several.
 	pools int
-	// clusters is the number of clusters that a fleet serves, or 0 for a single manager. replicas is the number of the
-	// fleet's processes.
+	// clusters is the number of clusters that a fleet serves, or 0 for a single manager. replicas is the number of
+	// processes of the fleet.
 	clusters, replicas int
 	// podsPerMachine is the number of pods on the node of each Machine that is drained, volumesPerMachine of which have a
 	// volume.
@@ -117,8 +117,8 @@ const fleetCommand = "{millwright} fleet --driver sim --sim-heartbeat 0" +
 	" --control-kubeconfig {kubeconfig} --namespace {namespace}" +
 	" --kube-api-qps {qps} --kube-api-burst {burst} --address 127.0.0.1 --port {port} --profiling"
 
-// fleetOf returns a shell command line that runs replicas of a fleet. It ends with the last of them, the only one that
-// can be profiled. If another one fails, all are killed.
+// fleetOf returns a shell command line that runs replicas of a fleet. It exits when the last replica exits, and only this
+// replica can be profiled. If another replica fails, all are killed.
 func fleetOf(replicas int) string {
 	other := "{ " + strings.ReplaceAll(fleetCommand, "{port}", "0") + " || kill -KILL 0; } & "
 	return strings.Repeat(other, replicas-1) + "exec " + fleetCommand

@@ -11,7 +11,8 @@ import (
 	"github.com/millwright-dev/millwright/api/vm/subresources"
 )
 
-// A user who mistypes a name, or names a Machine, learns how to find the VM; one whose cluster has no VM controller does not.
+// TestExplain_NotFound checks that the error for a VM that does not exist names the command that lists VMs, and that the error
+// for a cluster without a VM controller is another one.
 func TestExplain_NotFound(t *testing.T) {
 	mistyped := explain(apierrors.NewNotFound(schema.GroupResource{Group: subresources.Group, Resource: subresources.Resource}, "web"))
 	if !apierrors.IsNotFound(mistyped) || !strings.HasSuffix(mistyped.Error(), `"web" not found; "millwright vm list -A" shows all`) {

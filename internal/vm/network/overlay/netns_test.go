@@ -31,7 +31,7 @@ func newKernel(t *testing.T, port network.Port) *kernel {
 	return k
 }
 
-// plug connects the guest to an endpoint, and unplugs it from an earlier one. A move of a VM does the same.
+// plug connects the guest to an endpoint, and disconnects it from an earlier one, like the migration of a VM.
 func (k *kernel) plug(e *Endpoint, sends chan<- func([]byte)) {
 	k.t.Helper()
 	send, err := e.Attach(k.t.Context(), k.port, func(framed []byte) error {
@@ -50,7 +50,7 @@ func (k *kernel) plug(e *Endpoint, sends chan<- func([]byte)) {
 	sends <- send
 }
 
-// forward sends what the guest sends, with the last function from the channel.
+// forward sends the guest's frames with the function that was last received from the channel.
 func (k *kernel) forward(sends <-chan func([]byte)) {
 	send := <-sends
 	buffer := make([]byte, 1<<16)
