@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millwright-dev/millwright/guest/agent"
+	"github.com/millwright-dev/millwright/guest/boot"
 	"github.com/millwright-dev/millwright/guest/cloudconfig"
 	"github.com/millwright-dev/millwright/guest/console"
 	"github.com/millwright-dev/millwright/guest/credential"
@@ -32,10 +33,10 @@ func main() {
 	out := console.NewOutput(os.Stdout, uptime)
 	machine := &machine{out: out}
 	rawTerminal(os.Stdin)
-	if err := mountAll(); err != nil {
+	if err := boot.Mount(); err != nil {
 		out.Logf("boot: %v", err)
 	}
-	if err := loadModules(); err != nil {
+	if err := boot.LoadModules(); err != nil {
 		out.Logf("boot: %v", err)
 	}
 	out.Logf("boot: kernel %s", kernelRelease())
@@ -77,7 +78,7 @@ type guest struct {
 // join configures the network, reads the user data and joins the cluster. It returns only if that is
 // impossible.
 func (g *guest) join(ctx context.Context) {
-	described, err := readMetadata()
+	described, err := metadata.Read()
 	if err != nil {
 		g.out.Logf("metadata: %v", err)
 		return
@@ -184,25 +185,6 @@ func describe(links []metadata.Link) join.Machine {
 		m.Addresses = append(m.Addresses, link.Address.String())
 	}
 	return m
-}
-
-// The names of the metadata in fw_cfg. QEMU supports the second name.
-var metadataNames = []string{
-	"vm.metropolis.monogon.dev/v1/metadata.pb", "opt/vm.metropolis.monogon.dev/v1/metadata.pb",
-}
-
-func readMetadata() (metadata.Metadata, error) {
-	for _, name := range metadataNames {
-		content, err := os.ReadFile(filepath.Join("/sys/firmware/qemu_fw_cfg/by_name", name, "raw"))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return metadata.Metadata{}, err
-		}
-		return metadata.Parse(content)
-	}
-	return metadata.Metadata{}, errors.New("there is none in fw_cfg, so there is no network")
 }
 
 // connect configures the network.

@@ -1,56 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
-
-// mountAll mounts the kernel's file systems on directories of the initrd.
-func mountAll() error {
-	var problems []error
-	for _, m := range []struct{ kind, target string }{
-		{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"},
-	} {
-		if err := unix.Mount(m.kind, m.target, m.kind, unix.MS_NOSUID|unix.MS_NOEXEC, ""); err != nil {
-			problems = append(problems, fmt.Errorf("mounting %s: %w", m.target, err))
-		}
-	}
-	return errors.Join(problems...)
-}
-
-// loadModules loads all modules in /modules, in the order of their names.
-func loadModules() error {
-	paths, err := filepath.Glob("/modules/*.ko") // sorted
-	if err != nil {
-		return err
-	}
-	var problems []error
-	for _, path := range paths {
-		if err := loadModule(path); err != nil {
-			problems = append(problems, fmt.Errorf("loading %s: %w", filepath.Base(path), err))
-		}
-	}
-	return errors.Join(problems...)
-}
-
-func loadModule(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	if err := unix.FinitModule(int(file.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	return nil
-}
 
 // rawTerminal turns off echo and line editing, which package console provides.
 func rawTerminal(file *os.File) {

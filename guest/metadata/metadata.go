@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -28,6 +30,26 @@ type Link struct {
 	Address netip.Addr
 	// Peer is the other end, and the default gateway.
 	Peer netip.Addr
+}
+
+// The names of the message in fw_cfg. QEMU supports the second name.
+var names = []string{
+	"vm.metropolis.monogon.dev/v1/metadata.pb", "opt/vm.metropolis.monogon.dev/v1/metadata.pb",
+}
+
+// Read returns the metadata of this machine.
+func Read() (Metadata, error) {
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join("/sys/firmware/qemu_fw_cfg/by_name", name, "raw"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Metadata{}, err
+		}
+		return Parse(content)
+	}
+	return Metadata{}, errors.New("there is none in fw_cfg, so there is no network")
 }
 
 // Field numbers of vm.proto.

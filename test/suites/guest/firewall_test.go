@@ -6,18 +6,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
-	"github.com/millwright-dev/millwright/test/support/env"
+	"github.com/millwright-dev/millwright/test/support/initrd"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
 
@@ -163,30 +158,7 @@ func serve(t *testing.T, address string, handle func(net.Conn)) uint16 {
 }
 
 // intruder returns an initrd like the given one, with another program as the first.
-func intruder(t *testing.T, initrd string) string {
+func intruder(t *testing.T, original string) string {
 	t.Helper()
-	dir := t.TempDir()
-	program, made := filepath.Join(dir, "intruder"), filepath.Join(dir, "initrd")
-	_, err := env.Sources() // the sources of the intruder
-	must(t, err)
-	build := exec.Command("go", "build", "-o", program, "./intruder")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the intruder: %v\n%s", err, output)
-	}
-	content, err := os.ReadFile(program)
-	must(t, err)
-	original, err := os.ReadFile(initrd)
-	must(t, err)
-	out, err := os.Create(made)
-	must(t, err)
-	_, err = out.Write(original)
-	must(t, err)
-	// The kernel unpacks concatenated archives, each aligned to four bytes.
-	_, err = out.Write(make([]byte, -len(original)&3))
-	must(t, err)
-	files := []cpio.Record{cpio.StaticFile("init", string(content), 0o755), cpio.TrailerRecord}
-	must(t, cpio.WriteRecords(cpio.Newc.Writer(out), files))
-	must(t, out.Close())
-	return made
+	return initrd.With(t, original, "./intruder")
 }

@@ -33,7 +33,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +42,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millwright-dev/millwright/guest/boot"
 	"github.com/millwright-dev/millwright/guest/network"
 )
 
@@ -84,19 +84,7 @@ func main() {
 
 // setUp mounts, loads the modules of the ordinary guest and configures the network.
 func setUp() (net.Interface, error) {
-	var problems []error
-	for _, m := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}} {
-		problems = append(problems, unix.Mount(m[0], m[1], m[0], 0, ""))
-	}
-	modules, err := filepath.Glob("/modules/*.ko")
-	problems = append(problems, err)
-	for _, path := range modules {
-		file, err := os.Open(path)
-		if err == nil {
-			err = unix.FinitModule(int(file.Fd()), "", 0)
-		}
-		problems = append(problems, err)
-	}
+	problems := []error{boot.Mount(), boot.LoadModules()}
 	card, err := network.Card()
 	if err != nil {
 		return card, errors.Join(append(problems, err)...)
