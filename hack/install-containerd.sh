@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs containerd, runc and the standard network plugins, which tests of Pods use. If they are installed, it
+# Installs containerd, runc, the standard network plugins and iptables, which tests of Pods use. If they are installed, it
 # does nothing. It starts no service: tests start containerd.
 #
 #   hack/install-containerd.sh
@@ -10,13 +10,13 @@ set -euo pipefail
 
 # shellcheck disable=SC2034 # used by hack/packages.sh
 name=install-containerd
-packages=(containerd runc containernetworking-plugins)
+packages=(containerd runc containernetworking-plugins iptables)
 # shellcheck source=hack/packages.sh
 source "$(dirname "${BASH_SOURCE[0]}")/packages.sh"
 
 missing() {
 	local program
-	for program in containerd ctr runc /usr/lib/cni/ptp /usr/lib/cni/host-local /usr/lib/cni/loopback; do
+	for program in containerd ctr runc iptables /usr/lib/cni/ptp /usr/lib/cni/host-local /usr/lib/cni/loopback; do
 		command -v "$program" >/dev/null || { printf '%s is missing' "$program" && return; }
 	done
 }

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millwright-dev/millwright/test/support/env"
-	"github.com/millwright-dev/millwright/test/support/node"
 )
 
 const (
@@ -88,7 +87,7 @@ func (p *place) kustomize(directory, end string) string {
 	if err != nil {
 		p.Fatal(err)
 	}
-	text := fmt.Sprintf(overlay+end, manifests, directory, image, version, driverImage, node.Name, p.env.Namespace, leaseDuration, renewDeadline)
+	text := fmt.Sprintf(overlay+end, manifests, directory, image, version, driverImage, p.node.Name, p.env.Namespace, leaseDuration, renewDeadline)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		p.Fatal(err)
 	}

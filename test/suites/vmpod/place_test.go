@@ -2,6 +2,7 @@ package vmpod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
+	"github.com/millwright-dev/millwright/internal/local/egress"
 	"github.com/millwright-dev/millwright/internal/manager"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/node"
@@ -39,39 +41,49 @@ const (
 	version = "v0.1.0"
 	// shipped is the namespace of the VM controller in the manifests. VMs are in another one.
 	shipped = "millwright-system"
-	// controllerAddress and imageServer are the addresses that Pods reach in addition to the API server.
-	controllerAddress = "10.96.0.253:10270"
-	imageServer       = "10.96.0.254:80"
+	// controllerIP is the address of the Service of the VM controller, because there is no DNS.
+	controllerIP = "10.96.0.253"
+	// imageServer is outside the cluster.
+	imageServer = "10.200.254.1:80"
 )
 
-// place is a cluster with a VM controller and a node. The VMs are in the namespace of env.
+// place is a cluster with a VM controller and nodes, which are hosts. The VMs are in the namespace of env.
 type place struct {
 	*testing.T
-	env        *env.Env
-	client     client.Client
+	env     *env.Env
+	client  client.Client
+	network *node.Network
+	nodes   []*node.Node
+	// node is the first one, which is never disconnected.
 	node       *node.Node
 	kubeconfig string
-	// port is the port through which kube-apiserver reaches the VM controller.
-	port int
+	// images is the directory of imageServer.
+	images string
 }
 
-func newPlace(t *testing.T) *place {
+// newPlace creates a cluster with nodes of these names. Hypervisors download images from a directory.
+func newPlace(t *testing.T, images string, names ...string) *place {
 	t.Helper()
 	node.Needs(t)
-	p := &place{T: t, env: env.New(t, env.WithScheduler(), env.WithOwn())} // a cluster has only one APIService of that name
-	var err error
+	dir, err := os.MkdirTemp("", "vmpod-") // paths of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // only a socket
+	egress := filepath.Join(dir, "egress.sock")
+	p := &place{T: t, images: images, env: env.New(t, env.WithScheduler(), env.WithNodes(node.RouterIP, egress))}
 	p.client, err = client.New(p.env.Admin, client.Options{Scheme: manager.Scheme()})
 	p.must(err)
 	p.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	p.must(p.env.ControlPlane.WriteKubeconfig(p.kubeconfig, "admin", "system:masters"))
-	p.port, err = p.env.ControlPlane.PortFor(p.env.Namespace, 0)
-	p.must(err)
-	services := node.Services{
-		controllerAddress: func(conn net.Conn) { p.toLeader(conn, "hypervisors") },
-		imageServer:       p.serveImages(),
+	p.network = node.NewNetwork(t, p.env.ControlPlane, node.Config{Services: node.Services{imageServer: p.serveImages(images)}, KubeProxy: true})
+	layout := p.layout()
+	for _, name := range names {
+		p.nodes = append(p.nodes, p.network.Start(name, layout))
 	}
-	p.node = node.StartWith(t, p.env.ControlPlane, services, p.layout())
-	p.serveSubresources()
+	p.node = p.nodes[0]
+	p.serveEgress(egress)
+	t.Cleanup(p.describe)
 	return p
 }
 
@@ -79,6 +91,33 @@ func (p *place) must(err error) {
 	p.Helper()
 	if err != nil {
 		p.Fatal(err)
+	}
+}
+
+// describe logs the state of all Pods, and the output of the hypervisors, if the test failed.
+func (p *place) describe() {
+	if !p.Failed() {
+		return
+	}
+	pods, vms := &corev1.PodList{}, &vmv1alpha1.VirtualMachineList{}
+	ctx := context.WithoutCancel(p.Context())
+	if err := errors.Join(p.client.List(ctx, pods), p.client.List(ctx, vms)); err != nil {
+		p.Log(err)
+	}
+	for _, vm := range vms.Items {
+		p.Logf("VM %s: %+v", vm.Name, vm.Status)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		p.Logf("pod %s on %s: %s %v, labels %v", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Conditions, pod.Labels)
+		for _, container := range pod.Status.ContainerStatuses {
+			p.Logf("container %s: %d restarts, %v, before %v", container.Name, container.RestartCount, &container.State, &container.LastTerminationState)
+		}
+		for _, n := range p.nodes {
+			if n.Name == pod.Spec.NodeName {
+				p.Logf("%s", n.LogTail(pod.Namespace, pod.Name, string(pod.UID)))
+			}
+		}
 	}
 }
 
@@ -95,52 +134,29 @@ func (p *place) layout() string {
 	return layout
 }
 
-// serveImages serves the disk of a guest that echoes its console input.
-func (p *place) serveImages() func(net.Conn) {
+// serveImages serves a directory.
+func (p *place) serveImages(directory string) func(net.Conn) {
 	p.Helper()
-	root, err := env.Sources()
-	p.must(err)
-	server := httptest.NewServer(http.FileServer(http.Dir(filepath.Join(root, "internal", "vm", "hypervisor", "testdata"))))
+	server := httptest.NewServer(http.FileServer(http.Dir(directory)))
 	p.Cleanup(server.Close)
 	return node.To(server.Listener.Addr().String())
 }
 
-// toLeader forwards a connection to a port of the leading VM controller, as kube-proxy does.
-func (p *place) toLeader(conn net.Conn, port string) {
-	slice := &discoveryv1.EndpointSlice{}
-	err := p.client.Get(context.Background(), client.ObjectKey{Namespace: shipped, Name: manager.VMLease}, slice)
-	if err != nil || len(slice.Endpoints) != 1 {
-		return // there is no leader yet
-	}
-	for _, of := range slice.Ports {
-		if *of.Name == port {
-			p.node.Forward(conn, fmt.Sprintf("%s:%d", slice.Endpoints[0].Addresses[0], *of.Port))
-		}
-	}
-}
-
-// serveSubresources lets kube-apiserver, which is not in the node's network, reach the VM controller.
-func (p *place) serveSubresources() {
+// serveEgress lets kube-apiserver, which is not in the network of the nodes, connect as the first node does.
+func (p *place) serveEgress(socket string) {
 	p.Helper()
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p.port))
+	listener, err := (&net.ListenConfig{}).Listen(p.Context(), "unix", socket)
 	p.must(err)
-	p.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				p.toLeader(conn, "subresources")
-			}()
-		}
-	}()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(p.Context()))
+	served := make(chan error, 1)
+	go func() { served <- egress.Serve(ctx, listener, p.node.Dial) }()
+	p.Cleanup(func() {
+		cancel()
+		p.must(<-served)
+	})
 }
 
-// overlay is a user's kustomization of config/vm. Since there is no kube-proxy and no DNS, hypervisors use an
-// address, and kube-apiserver another port.
+// overlay is a user's kustomization of config/vm. Since there is no DNS, hypervisors use the address of the Service.
 const overlay = `resources:
 - %[1]s/base
 images:
@@ -149,21 +165,18 @@ patches:
 - target: {kind: Deployment}
   patch: |-
     - {op: replace, path: /spec/replicas, value: 1}
+    - {op: add, path: /spec/template/spec/nodeSelector, value: {kubernetes.io/hostname: %[6]s}}
     - {op: replace, path: /spec/template/spec/containers/0/args/2, value: --hypervisor-image=%[2]s:%[3]s}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --endpoint=%[4]s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: '--endpoint=%[4]s:10270'}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --accelerator=tcg}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --hypervisor-images=%[6]s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --hypervisor-images=%[5]s}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --vm-host-shutdown-grace-period=10m}
 - target: {kind: Service, name: millwright-vm-controller}
   patch: |-
-    - {op: add, path: /spec/type, value: ExternalName}
-    - {op: add, path: /spec/externalName, value: localhost}
-    - {op: replace, path: /spec/ports/1/port, value: %[5]d}
-- target: {kind: APIService}
-  patch: |-
-    - {op: replace, path: /spec/service/port, value: %[5]d}
+    - {op: add, path: /spec/clusterIP, value: %[4]s}
 `
 
-// install applies the manifests, makes the node a host, and waits until the VM controller is ready.
+// install applies the manifests, makes the nodes hosts, and waits until the VM controller is ready.
 func (p *place) install() {
 	p.Helper()
 	root, err := env.Sources()
@@ -171,18 +184,22 @@ func (p *place) install() {
 	dir := p.TempDir()
 	manifests, err := filepath.Rel(dir, filepath.Join(root, "config", "vm"))
 	p.must(err)
-	text := fmt.Sprintf(overlay, manifests, image, version, controllerAddress, p.port, noImage)
+	text := fmt.Sprintf(overlay, manifests, image, version, controllerIP, noImage, p.node.Name)
 	p.must(os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600))
 	rendered := strings.ReplaceAll(p.kubectl("", "kustomize", "--load-restrictor=LoadRestrictionsNone", dir), "virtual-machines", p.env.Namespace)
 	p.kubectl(rendered, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	p.kubectl("", "label", "--overwrite", "namespace", p.env.Namespace, "pod-security.kubernetes.io/enforce=restricted")
+	for _, n := range p.nodes {
+		p.eventually(func(g gomega.Gomega) {
+			g.Expect(n.Done()).NotTo(gomega.BeClosed())
+			host := &corev1.Node{}
+			g.Expect(p.client.Get(p.Context(), client.ObjectKey{Name: n.Name}, host)).To(gomega.Succeed())
+			before := host.DeepCopy()
+			metav1.SetMetaDataLabel(&host.ObjectMeta, vmv1alpha1.HostKey, "")
+			g.Expect(p.client.Patch(p.Context(), host, client.MergeFrom(before))).To(gomega.Succeed())
+		})
+	}
 	p.eventually(func(g gomega.Gomega) {
-		g.Expect(p.node.Done()).NotTo(gomega.BeClosed())
-		host := &corev1.Node{}
-		g.Expect(p.client.Get(p.Context(), client.ObjectKey{Name: node.Name}, host)).To(gomega.Succeed())
-		before := host.DeepCopy()
-		metav1.SetMetaDataLabel(&host.ObjectMeta, vmv1alpha1.HostKey, "")
-		g.Expect(p.client.Patch(p.Context(), host, client.MergeFrom(before))).To(gomega.Succeed())
 		slice := &discoveryv1.EndpointSlice{}
 		g.Expect(p.client.Get(p.Context(), client.ObjectKey{Namespace: shipped, Name: manager.VMLease}, slice)).To(gomega.Succeed())
 		g.Expect(slice.Endpoints).To(gomega.HaveLen(1))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
-	"github.com/millwright-dev/millwright/test/support/node"
+	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -29,7 +30,11 @@ import (
 // hypervisors, in a namespace that enforces the Pod Security level "restricted".
 func TestHypervisorPod_RunsVM(t *testing.T) {
 	tier.All(t)
-	p := newPlace(t)
+	root, err := env.Sources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, filepath.Join(root, "internal", "vm", "hypervisor", "testdata"), "node")
 	p.install()
 	vm := p.create("guest")
 	waiting := p.createStuck()
@@ -43,7 +48,8 @@ func TestHypervisorPod_RunsVM(t *testing.T) {
 	p.leavesNothing(vm)
 }
 
-// create creates a VM with a disk on a local volume that is initialized from an image.
+// create creates a VM with a disk on a local volume that is initialized from an image. Its guest echoes its console
+// input.
 func (p *place) create(name string) *vmv1alpha1.VirtualMachine {
 	p.Helper()
 	p.must(p.client.Create(p.Context(), p.localVolume(name)))
@@ -80,7 +86,7 @@ func (p *place) localVolume(name string) *corev1.PersistentVolume {
 			ClaimRef:               &corev1.ObjectReference{Namespace: p.env.Namespace, Name: name}, // reserved for this claim
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: p.TempDir()}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node.Name}}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{p.node.Name}}},
 			}}}},
 		},
 	}

@@ -31,6 +31,7 @@ package env
 import (
 	"cmp"
 	"errors"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -75,7 +76,8 @@ type Cluster struct {
 type options struct {
 	target, controllerManager, scheduler, own, noWatchCache bool
 	number                                                  int
-	dir                                                     string
+	dir, egress                                             string
+	advertise                                               netip.Addr
 }
 
 // Option changes what New provides.
@@ -97,6 +99,13 @@ func WithOwn() Option { return func(o *options) { o.own = true } }
 // WithDir is like WithOwn, with all files below the given directory. Use it for a file system that the test
 // fills.
 func WithDir(dir string) Option { return func(o *options) { o.own, o.dir = true, dir } }
+
+// WithNodes is like WithOwn, with an API server that Pods reach at an address, through the Service "kubernetes", and that
+// reaches nodes and Services by HTTP CONNECT at a Unix socket. The test forwards the connections. The path of the socket
+// has at most 107 bytes.
+func WithNodes(advertise netip.Addr, egress string) Option {
+	return func(o *options) { o.own, o.advertise, o.egress = true, advertise, egress }
+}
 
 // WithoutWatchCache provides control planes whose API servers serve lists and watches from etcd. See Compact.
 func WithoutWatchCache() Option { return func(o *options) { o.noWatchCache = true } }
@@ -125,7 +134,10 @@ func New(t testing.TB, opts ...Option) *Env {
 	for _, option := range opts {
 		option(&o)
 	}
-	variants := []variant{{controllerManager: o.controllerManager, scheduler: o.scheduler, noWatchCache: o.noWatchCache, number: o.number}}
+	variants := []variant{{
+		controllerManager: o.controllerManager, scheduler: o.scheduler, noWatchCache: o.noWatchCache, number: o.number,
+		advertise: o.advertise, egress: o.egress,
+	}}
 	if o.target {
 		target := variants[0]
 		target.target = true

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,6 +33,8 @@ type variant struct {
 	scheduler         bool
 	noWatchCache      bool
 	number            int
+	advertise         netip.Addr
+	egress            string
 }
 
 func (v variant) String() string {
@@ -171,6 +174,7 @@ func start(dir string, v variant, log logr.Logger) (*controlplane.ControlPlane, 
 	}
 	cp, err := controlplane.Start(context.Background(), controlplane.Config{
 		Dir: dir, Name: v.String(), Binaries: binaries, Without: without, NoWatchCache: v.noWatchCache, UnsafeNoFsync: true, Logger: log,
+		AdvertiseAddress: v.advertise, EgressSocket: v.egress,
 	})
 	if err != nil {
 		return nil, err

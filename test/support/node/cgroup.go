@@ -18,9 +18,9 @@ const (
 	cgroupPrefix = "millwright-node-"
 )
 
-// makeCgroups creates a control group for the node in every hierarchy, and returns its name. It is removed at the
+// makeCgroups creates a control group for a node in every hierarchy, and returns its name. It is removed at the
 // end of the test. makeCgroups also removes the groups of tests that were killed.
-func makeCgroups(t *testing.T) string {
+func makeCgroups(t *testing.T, node string) string {
 	t.Helper()
 	hierarchies, err := cgroupHierarchies()
 	if err != nil {
@@ -29,7 +29,7 @@ func makeCgroups(t *testing.T) string {
 	if len(hierarchies) == 0 {
 		t.Skipf("a node takes control groups: nothing is mounted at or below %s (/proc/self/mountinfo)", cgroupMount)
 	}
-	name := cgroupPrefix + fmt.Sprint(os.Getpid())
+	name := fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), node)
 	for _, hierarchy := range hierarchies {
 		removeOrphans(t, hierarchy)
 		if err := os.Mkdir(filepath.Join(hierarchy, name), 0o755); err != nil {

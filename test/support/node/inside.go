@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,41 +19,58 @@ import (
 	"github.com/millwright-dev/millwright/test/support/env"
 )
 
-// asNode is an environment variable. It makes a test binary run as the first process of the node that it
-// describes.
+// asNode is an environment variable. It makes a test binary run as the process that it describes.
 const asNode = "MILLWRIGHT_TEST_AS_NODE"
 
-// Addresses in the node's network, and the files in its directory.
+// process is the configuration of the first process of a node, or of the router. The other field is nil.
+type process struct {
+	Node   *inside
+	Router *router
+}
+
 const (
-	serviceIP  = "10.96.0.1" // of the Service "kubernetes" of a local control plane
-	nodeIP     = "10.200.255.1"
-	podRange   = "10.200.0.0/24"
 	cniPlugins = "/usr/lib/cni"
-	apiSocket  = "api.sock"
-	containerd = "containerd.sock"
+	// Files in the node's directory.
+	containerd    = "containerd.sock"
+	kubeletConfig = "kubelet.kubeconfig"
+	proxyConfig   = "kube-proxy.kubeconfig"
 )
 
 // inside is the configuration of the node's first process.
 type inside struct {
+	Name, IP, PodRange    string
 	Dir, Cgroup, Binaries string
-	Layouts, Services     []string
+	Layouts               []string
+	KubeProxy             bool
 }
 
-// Main runs as the node and exits if the environment requests that; otherwise it does nothing.
+// Main runs as a node or router and exits if the environment requests that; otherwise it does nothing.
 func Main() {
 	description, is := os.LookupEnv(asNode)
 	if !is {
 		return
 	}
-	in := &inside{}
-	err := json.Unmarshal([]byte(description), in)
-	for _, step := range []func() error{in.mount, setUpNetwork, in.proxy, in.offer, in.startContainerd, in.importImages, in.runKubelet} {
-		if err == nil {
-			err = step()
+	as := process{}
+	err := json.Unmarshal([]byte(description), &as)
+	switch {
+	case err != nil:
+	case as.Router != nil:
+		err = as.Router.start()
+	default:
+		err = as.Node.start()
+	}
+	fmt.Fprintln(os.Stderr, "the process ended:", err)
+	os.Exit(1)
+}
+
+// start runs the node until the process is killed, or a program fails.
+func (in *inside) start() error {
+	for _, step := range []func() error{in.mount, awaitNetwork, in.offer, in.startContainerd, in.importImages, in.startKubeProxy, in.runKubelet} {
+		if err := step(); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintln(os.Stderr, "the node ended:", err)
-	os.Exit(1)
+	return nil
 }
 
 // mount isolates the node's mounts, and mounts the directories that its programs would otherwise change on the
@@ -74,16 +90,6 @@ func (in *inside) mount() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, none); err != nil {
 		return fmt.Errorf("mounting proc: %w", err)
 	}
-	return nil
-}
-
-// proxy replaces kube-proxy for a single Service, that of the API server.
-func (in *inside) proxy() error {
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(serviceIP, "443"))
-	if err != nil {
-		return err
-	}
-	go forward(listener, "unix", in.path(apiSocket))
 	return nil
 }
 
@@ -138,12 +144,35 @@ func (in *inside) importImages() error {
 	return nil
 }
 
+// startKubeProxy starts kube-proxy, if the node has one. It sets no limits of connections, which the nodes share.
+func (in *inside) startKubeProxy() error {
+	if !in.KubeProxy {
+		return nil
+	}
+	command, err := in.command(filepath.Join(in.Binaries, "kube-proxy"),
+		"--kubeconfig="+in.path(proxyConfig), "--hostname-override="+in.Name, "--proxy-mode=iptables", "--cluster-cidr="+in.PodRange,
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+	if err != nil {
+		return err
+	}
+	return command.Start()
+}
+
+// logs returns the names of the logs of the node's programs.
+func (in *inside) logs() []string {
+	names := []string{"containerd.log", "kubelet.log"}
+	if in.KubeProxy {
+		names = append(names, "kube-proxy.log")
+	}
+	return names
+}
+
 // runKubelet runs the kubelet, and restarts it when it exits, as an init system does.
 func (in *inside) runKubelet() error {
 	for {
 		command, err := in.command(filepath.Join(in.Binaries, "kubelet"),
-			"--config="+in.path("kubelet.yaml"), "--kubeconfig="+in.path("kubeconfig"), "--root-dir="+in.path("kubelet"),
-			"--cert-dir="+in.path("pki"), "--hostname-override="+Name, "--node-ip="+nodeIP)
+			"--config="+in.path("kubelet.yaml"), "--kubeconfig="+in.path(kubeletConfig), "--root-dir="+in.path("kubelet"),
+			"--cert-dir="+in.path("pki"), "--hostname-override="+in.Name, "--node-ip="+in.IP)
 		if err != nil {
 			return err
 		}
@@ -175,7 +204,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 `, in.path("containerd"), in.path("state"), in.path(containerd), pauseImage, cniPlugins, in.Dir),
 		"pods.conflist": fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "pods", "plugins": [{
   "type": "ptp", "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}
-}]}`, in.path("addresses"), podRange),
+}]}`, in.path("addresses"), in.PodRange),
 		// Disk and memory are those of the machine that runs the tests, so nothing is evicted because of them.
 		"kubelet.yaml": fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -1,15 +1,14 @@
-// Package node runs a Kubernetes node in tests: the real kubelet, with containerd and runc.
+// Package node runs Kubernetes nodes in tests: the real kubelet, with containerd and runc, and optionally kube-proxy.
 //
-// All of its processes, its network and its mounts are in namespaces of their own, which end with
-// the test, also if that is killed. A package that starts a node calls Main first:
+// The processes, the network and the mounts of each node are in namespaces of their own, which end with the test, also if
+// that is killed. A package that starts a node calls Main first:
 //
 //	func TestMain(m *testing.M) {
 //		node.Main()
 //		env.Main(m)
 //	}
 //
-// It needs root, a Linux with control groups, and what hack/install-containerd.sh installs. Only one
-// node runs at a time in a package.
+// It needs root, a Linux with control groups, and what hack/install-containerd.sh installs.
 package node
 
 import (
@@ -17,7 +16,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -27,7 +25,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -36,56 +33,52 @@ import (
 	"github.com/millwright-dev/millwright/test/support/program"
 )
 
-// Name is the name of the node.
-const Name = "node"
-
 // pauseImage is the image of the container that holds a Pod's namespaces.
 const pauseImage = "node.local/pause:v1"
 
 // Node is a running node.
 type Node struct {
-	t *testing.T
+	// Name is the name of the Node object.
+	Name    string
+	t       *testing.T
+	network *Network
+	// ip is the address of the node, and podRange has those of its Pods.
+	ip, podRange *net.IPNet
 	// dir contains sockets, logs, images and volumes.
 	dir     string
 	process *program.Process
 }
 
-// Start starts a node of a control plane that runs a controller manager and a scheduler, with images from
-// directories in the OCI layout. The node stops at the end of the test. Start does not wait until the node is
-// Ready.
+// Start starts a network with a single node; see Network.Start.
 func Start(t *testing.T, cp *controlplane.ControlPlane, layouts ...string) *Node {
 	t.Helper()
-	return StartWith(t, cp, nil, layouts...)
+	return NewNetwork(t, cp, Config{}).Start("node", layouts...)
 }
 
-// StartWith is like Start, for a node whose Pods can reach Services.
-func StartWith(t *testing.T, cp *controlplane.ControlPlane, services Services, layouts ...string) *Node {
-	t.Helper()
-	Needs(t)
-	dir, err := os.MkdirTemp("", "millwright-node-")
-	if err != nil {
-		t.Fatal(err)
+// Start starts a node with images from directories in the OCI layout. The node stops at the end of the test. Start does
+// not wait until the node is Ready.
+func (n *Network) Start(name string, layouts ...string) *Node {
+	n.t.Helper()
+	n.nodes++
+	node := &Node{Name: name, t: n.t, network: n, dir: tempDir(n.t), ip: host(fmt.Sprintf("10.200.255.%d", n.nodes))}
+	var err error
+	if _, node.podRange, err = net.ParseCIDR(fmt.Sprintf("10.200.%d.0/24", n.nodes)); err != nil {
+		n.t.Fatal(err)
 	}
-	n := &Node{t: t, dir: dir}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("removing the node's directory: %v", err)
-		}
-	})
-	in := &inside{Dir: dir, Cgroup: makeCgroups(t), Layouts: append(layouts, n.pause()), Services: slices.Sorted(maps.Keys(services))}
-	if in.Binaries, err = env.Binaries(); err != nil {
-		t.Fatal(err)
+	in := &inside{
+		Name: name, IP: node.ip.IP.String(), PodRange: node.podRange.String(), Dir: node.dir, Cgroup: makeCgroups(n.t, name),
+		Binaries: n.binaries, Layouts: append(layouts, n.pause), KubeProxy: n.kubeProxy,
 	}
 	for name, content := range in.files() {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(node.dir, name), []byte(content), 0o600); err != nil {
+			n.t.Fatal(err)
 		}
 	}
-	n.writeKubeconfig(cp)
-	n.serve(cp.Port())
-	n.serveServices(services)
-	n.run(in)
-	return n
+	n.writeKubeconfig(in.path(kubeletConfig), "system:node:"+name, "system:nodes")
+	n.writeKubeconfig(in.path(proxyConfig), "system:kube-proxy")
+	node.run(in)
+	n.plug(node)
+	return node
 }
 
 // Needs skips the test if nodes cannot run in this environment, and fails it if only programs are missing.
@@ -99,24 +92,25 @@ func Needs(t *testing.T) {
 	if has := uint64(data[1].Effective)<<32 | uint64(data[0].Effective); has&takes != takes {
 		t.Skipf("a node requires root privileges: CapEff of this process is %016x (/proc/self/status), and lacks some of %016x", has, uint64(takes))
 	}
-	for _, name := range []string{"containerd", "ctr", "runc", cniPlugins + "/ptp", cniPlugins + "/host-local", cniPlugins + "/loopback"} {
+	for _, name := range []string{"containerd", "ctr", "runc", "iptables", cniPlugins + "/ptp", cniPlugins + "/host-local", cniPlugins + "/loopback"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Fatalf("%v; run `make containerd`", err)
 		}
 	}
 }
 
-// pause builds the pause image, and returns the directory of its layout.
-func (n *Node) pause() string {
+// buildPause builds the pause image.
+func (n *Network) buildPause() {
 	n.t.Helper()
 	root, err := env.Sources()
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	binary, layout := filepath.Join(n.dir, "pause"), filepath.Join(n.dir, "pause-image")
+	binary := filepath.Join(n.dir, "pause")
+	n.pause = filepath.Join(n.dir, "pause-image")
 	for _, args := range [][]string{
 		{"build", "-C", root, "-ldflags=-s -w", "-o", binary, "./test/support/node/pause"},
-		{"run", "-C", filepath.Join(root, "hack", "image"), ".", "--layout", layout, "--reference", pauseImage, "linux/" + arch() + "=" + binary},
+		{"run", "-C", filepath.Join(root, "hack", "image"), ".", "--layout", n.pause, "--reference", pauseImage, "linux/" + arch() + "=" + binary},
 	} {
 		command := exec.CommandContext(n.t.Context(), "go", args...)
 		command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=off")
@@ -124,14 +118,12 @@ func (n *Node) pause() string {
 			n.t.Fatalf("%s: %v\n%s", command, err, out)
 		}
 	}
-	return layout
 }
 
-// writeKubeconfig writes the kubeconfig of the kubelet, which reaches the API server as Pods do.
-func (n *Node) writeKubeconfig(cp *controlplane.ControlPlane) {
+// writeKubeconfig writes the kubeconfig of a program of a node, which reaches the API server as Pods do.
+func (n *Network) writeKubeconfig(file, user string, groups ...string) {
 	n.t.Helper()
-	file := filepath.Join(n.dir, "kubeconfig")
-	if err := cp.WriteKubeconfig(file, "system:node:"+Name, "system:nodes"); err != nil {
+	if err := n.cp.WriteKubeconfig(file, user, groups...); err != nil {
 		n.t.Fatal(err)
 	}
 	config, err := clientcmd.LoadFromFile(file)
@@ -144,24 +136,6 @@ func (n *Node) writeKubeconfig(cp *controlplane.ControlPlane) {
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
 		n.t.Fatal(err)
 	}
-}
-
-// serve forwards a socket, which is visible in the node, to the API server.
-func (n *Node) serve(port int) {
-	n.t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, apiSocket))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		forward(listener, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	}()
-	n.t.Cleanup(func() {
-		_ = listener.Close() // nothing to flush
-		<-done
-	})
 }
 
 // forward forwards each connection that a listener accepts to an address, until the listener is closed.
@@ -201,28 +175,29 @@ const tail = 10
 // run starts the first process of the node.
 func (n *Node) run(in *inside) {
 	n.t.Helper()
-	description, err := json.Marshal(in)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	command := exec.CommandContext(context.Background(), os.Args[0])
-	command.Env = append(os.Environ(), asNode+"="+string(description))
-	command.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	n.process = program.StartOther(n.t, command)
+	n.process = run(n.t, process{Node: in}, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID|syscall.CLONE_NEWNET|syscall.CLONE_NEWIPC)
 	n.t.Cleanup(func() {
 		n.process.Kill() // kills all processes of its PID namespace
 		if n.t.Failed() {
-			n.t.Logf("the node printed:\n%s", n.process.Output.Tail(tail))
-			for _, name := range []string{"containerd.log", "kubelet.log"} {
-				text, err := os.ReadFile(filepath.Join(n.dir, name))
-				lines := strings.Split(string(text), "\n")
-				n.t.Logf("%s (%v):\n%s", name, err, strings.Join(lines[max(0, len(lines)-tail):], "\n"))
+			n.t.Logf("node %s printed:\n%s", n.Name, n.process.Output.Tail(tail))
+			for _, name := range in.logs() {
+				n.t.Logf("%s of node %s:\n%s", name, n.Name, lastLines(filepath.Join(n.dir, name)))
 			}
 		}
 	})
+}
+
+// run starts this program as another process with namespaces of its own.
+func run(t *testing.T, as process, namespaces uintptr) *program.Process {
+	t.Helper()
+	description, err := json.Marshal(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(context.Background(), os.Args[0])
+	command.Env = append(os.Environ(), asNode+"="+string(description))
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Pdeathsig: syscall.SIGKILL}
+	return program.StartOther(t, command)
 }
 
 // Done is closed when the node has stopped.
@@ -243,9 +218,9 @@ func (n *Node) KillKubelet() {
 // Logs opens the latest log of the only container of a Pod, in the format of the kubelet.
 func (n *Node) Logs(namespace, pod, uid string) *os.File {
 	n.t.Helper()
-	found, err := filepath.Glob(filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+uid, "*", "*.log"))
-	if err != nil || len(found) == 0 {
-		n.t.Fatalf("no logs of %s, %v", pod, err)
+	found := n.logs(namespace, pod, uid)
+	if len(found) == 0 {
+		n.t.Fatalf("no logs of %s", pod)
 	}
 	file, err := os.Open(slices.Max(found))
 	if err != nil {
@@ -255,20 +230,29 @@ func (n *Node) Logs(namespace, pod, uid string) *os.File {
 	return file
 }
 
-// setUpNetwork adds the addresses of the API server's Service and of the node to this network namespace.
-func setUpNetwork() error {
-	lo, err := netlink.LinkByName("lo")
+// LogTail returns the last lines of the log of each container of a Pod.
+func (n *Node) LogTail(namespace, pod, uid string) string {
+	var text strings.Builder
+	for _, log := range n.logs(namespace, pod, uid) {
+		fmt.Fprintf(&text, "%s:\n%s\n", log, lastLines(log))
+	}
+	return text.String()
+}
+
+// lastLines returns the end of a file, or why it cannot be read.
+func lastLines(file string) string {
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return err.Error()
 	}
-	for _, ip := range []string{serviceIP, nodeIP} {
-		address, err := netlink.ParseAddr(ip + "/32")
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrAdd(lo, address); err != nil {
-			return fmt.Errorf("adding %s: %w", ip, err)
-		}
+	lines := strings.Split(string(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-tail):], "\n")
+}
+
+func (n *Node) logs(namespace, pod, uid string) []string {
+	found, err := filepath.Glob(filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+uid, "*", "*.log"))
+	if err != nil {
+		n.t.Error(err) // a name with special characters
 	}
-	return netlink.LinkSetUp(lo)
+	return found
 }

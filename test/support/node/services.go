@@ -8,32 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/vishvananda/netlink"
 )
 
 // dialSocket is the socket through which tests connect to an address in the node's network. The first line
 // contains the address.
 const dialSocket = "dial.sock"
 
-// Services maps addresses, as IP:PORT, that Pods of the node can reach like those of Services, to functions that
-// serve a connection. Package node closes the connection when the function returns.
+// Services maps addresses, as IP:PORT, that nodes and Pods can reach, to functions that serve a connection. Package node
+// closes the connection when the function returns.
 type Services map[string]func(net.Conn)
 
 func socketOf(address string) string { return strings.ReplaceAll(address, ":", "-") + ".sock" }
-
-// serveServices serves the sockets behind the addresses until the end of the test.
-func (n *Node) serveServices(services Services) {
-	n.t.Helper()
-	for address, serve := range services {
-		listener, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, socketOf(address)))
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		go accept(listener, serve)
-		n.t.Cleanup(func() { _ = listener.Close() }) // nothing to flush
-	}
-}
 
 func accept(listener net.Listener, serve func(net.Conn)) {
 	for {
@@ -48,7 +33,7 @@ func accept(listener net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// Dial connects to an address in the node's network, such as a port of a Pod.
+// Dial connects to an address as a process of the node does, such as a port of a Pod or, with kube-proxy, of a Service.
 func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.dir, dialSocket))
 	if err != nil {
@@ -61,39 +46,8 @@ func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Forward forwards a connection to an address in the node's network, until either side closes it.
-func (n *Node) Forward(from net.Conn, address string) {
-	to, err := n.Dial(context.Background(), address)
-	if err != nil {
-		return // the client sees that its connection is closed
-	}
-	join(from, to)
-}
-
-// offer runs in the node. It listens on the addresses of the Services, and on the socket of Dial.
+// offer runs in the node. It listens on the socket of Dial.
 func (in *inside) offer() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	for _, address := range in.Services {
-		host, _, err := net.SplitHostPort(address)
-		if err != nil {
-			return err
-		}
-		ip, err := netlink.ParseAddr(host + "/32")
-		if err != nil {
-			return err
-		}
-		if err := netlink.AddrReplace(lo, ip); err != nil {
-			return fmt.Errorf("adding %s: %w", host, err)
-		}
-		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
-		if err != nil {
-			return err
-		}
-		go forward(listener, "unix", in.path(socketOf(address)))
-	}
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", in.path(dialSocket))
 	if err != nil {
 		return err
