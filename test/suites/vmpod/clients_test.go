@@ -85,7 +85,7 @@ func (c *clients) awaitMore() {
 // interruptible lets one interruption of the clients of each host begin from now on.
 func (c *clients) interruptible() { c.from = time.Now() }
 
-// end ends the clients after further requests, and checks that no other request has failed.
+// end stops the clients after further requests, and checks that no other request has failed.
 func (c *clients) end() {
 	c.Helper()
 	c.awaitMore()

@@ -273,7 +273,7 @@ func (p *place) drains(peers ...*peer) {
 	p.kubectl("", "uncordon", from)
 }
 
-// stopped ends the hypervisor of a VM on the second host as the kubelet does when it shuts the host down or evicts the
+// stopped terminates the hypervisor of a VM on the second host as the kubelet does when it shuts the host down or evicts the
 // Pod, without deleting the Pod. The VM moves to the first host.
 func (p *place) stopped(v *peer) {
 	p.Helper()
