@@ -114,6 +114,10 @@ func TestFence(t *testing.T) {
 	if vm.Status.ActivePodName == pod.Name || vm.Status.ActivePodUID == "" || vm.Status.VolumeClaimName != before.Status.VolumeClaimName || !vm.Status.ImagePrepared {
 		t.Errorf("the authority is %+v", vm.Status.VirtualMachineAuthority)
 	}
+	next := &corev1.Pod{}
+	if err := w.live.Get(t.Context(), client.ObjectKey{Namespace: vm.Namespace, Name: vm.Status.ActivePodName}, next); err != nil || !keptApart(next) {
+		t.Errorf("the next hypervisor can be scheduled to the fenced host: %+v, %v", next.Spec.Affinity, err)
+	}
 	if fenced != "True Fenced" || given || !w.hasEvent("A user declared node host-1 fenced") {
 		t.Errorf("condition Fenced: %q, annotation set: %v", fenced, given)
 	}

@@ -1,6 +1,7 @@
 package virtualmachine
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,9 +79,23 @@ func TestRunLease_SilentHolderLosesVMAfterExpiry(t *testing.T) {
 	if after := w.vm("a").Status.Lease; after.State != v1alpha1.LeaseOpen || after.FencingToken <= before {
 		t.Errorf("the lease is %+v, and the token was %d", after, before)
 	}
+	if keptApart(pod) || !keptApart(next) {
+		t.Errorf("the next hypervisor can be scheduled to the host of the silent one: %+v", next.Spec.Affinity)
+	}
 	w.schedule(next)
 	w.wantLeaseFor(w.hypervisor("a", next, 1).lease()(), expiring)
 	w.wantStatus(h.lease(), vmpb.RunLeaseUpdate_STATUS_TERMINATE)
+}
+
+// keptApart reports whether a Pod cannot be scheduled to hosts with other hypervisors of its VM.
+func keptApart(pod *corev1.Pod) bool {
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.PodAntiAffinity == nil {
+		return false
+	}
+	return slices.ContainsFunc(affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, func(term corev1.PodAffinityTerm) bool {
+		return term.TopologyKey == corev1.LabelHostname && term.LabelSelector.MatchLabels[v1alpha1.LabelVM] == pod.Labels[v1alpha1.LabelVM]
+	})
 }
 
 // TestLease_CapacityLimitsVMs checks that a VM whose lease could not be renewed in time, because of all others, is not

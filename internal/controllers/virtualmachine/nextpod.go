@@ -97,6 +97,11 @@ func (p *hypervisorPods) create(ctx context.Context, s *scope) flow.Result {
 		if err != nil {
 			return nil, err
 		}
+		if slices.ContainsFunc(s.pods, podstate.Alive) {
+			// The host of the last hypervisor does not respond. For up to a minute, the scheduler would still choose it, and
+			// the Pod would never start there.
+			podspec.KeepApart(pod)
+		}
 		// Two hypervisors exclude each other if their leases expire, or by locks if they are on one machine.
 		return pod, podspec.SharingFor(pod, s.claims, live.Status.Lease != nil || p.oneMachine).Set(pod)
 	})

@@ -326,9 +326,10 @@ func (p *place) failsOver(others ...*peer) {
 	})
 }
 
-// leaseSeconds is the duration of the lease. It expires after the node controller has noticed that the host does not
-// respond, which takes almost a minute. Otherwise, the scheduler may place the next hypervisor there.
-const leaseSeconds = 120
+// leaseSeconds is the duration of the lease. It expires before the node controller notices that the host does not
+// respond, so that the scheduler could still choose this host. It does not expire while a hypervisor or the VM controller
+// is stalled for some seconds, as on a busy machine.
+const leaseSeconds = 30
 
 // sharedVolume creates a directory that both hosts mount.
 func (p *place) sharedVolume(claim string) *corev1.PersistentVolume {

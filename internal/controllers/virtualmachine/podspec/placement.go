@@ -49,6 +49,25 @@ func addAntiAffinity(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 	}
 }
 
+// KeepApart keeps a Pod away from hosts on which the Pod of another hypervisor of its VM still exists.
+func KeepApart(pod *corev1.Pod) {
+	others := corev1.PodAffinityTerm{
+		TopologyKey: corev1.LabelHostname,
+		LabelSelector: &metav1.LabelSelector{
+			MatchLabels:      map[string]string{v1alpha1.LabelVM: pod.Labels[v1alpha1.LabelVM]},
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1alpha1.LabelDiskServer, Operator: metav1.LabelSelectorOpDoesNotExist}},
+		},
+	}
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	if pod.Spec.Affinity.PodAntiAffinity == nil {
+		pod.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	}
+	required := &pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	*required = append(*required, others)
+}
+
 // InvalidPlacement returns what is wrong with the placement in a spec, or "" if it is valid.
 func InvalidPlacement(spec *v1alpha1.VirtualMachineSpec) string {
 	for _, key := range slices.Sorted(maps.Keys(spec.HostSelector)) {
