@@ -410,6 +410,11 @@ func (m *fakeMachine) DialGuest(context.Context, uint16) (dialer.Conn, error) {
 	return nil, qemu.ErrNoNetwork
 }
 
+// DialGuestUDP implements hypervisor.Machine. The guest has no network.
+func (m *fakeMachine) DialGuestUDP(uint16, func([]byte)) (dialer.Flow, error) {
+	return nil, qemu.ErrNoNetwork
+}
+
 // DialDisplay implements hypervisor.Machine. The guest has no display.
 func (m *fakeMachine) DialDisplay(context.Context) (net.Conn, error) { return nil, qemu.ErrNoDisplay }
 

@@ -76,6 +76,11 @@ func (w *world) Reset(context.Context) error {
 	return nil
 }
 
+// DialGuestUDP fails: no program of the guest listens for datagrams.
+func (w *world) DialGuestUDP(uint16, func([]byte)) (dialer.Flow, error) {
+	return nil, errors.New("no datagrams")
+}
+
 // DialGuest connects to the port of the guest on which a program listens.
 func (w *world) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
 	to := w.programs[port]

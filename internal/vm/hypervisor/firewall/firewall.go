@@ -33,7 +33,7 @@ type Network struct {
 	// Gateway is the address that represents the host's loopback interface.
 	Gateway netip.Addr
 	// NameServer is the address that represents the host's name server. It responds only on port 53. The hypervisor's
-	// own connections to the guest come from other TCP ports of this address.
+	// own connections and datagrams to the guest come from other ports of this address.
 	NameServer netip.Addr
 }
 
@@ -43,6 +43,7 @@ const (
 	ethernetType   = 12
 	header4        = 20
 	header6        = 40
+	fragment6      = 8 // of an IPv6 fragment
 	portsLength    = 4
 	tcpFlags       = 13
 )
@@ -57,6 +58,7 @@ const (
 	protocolICMP   = 1
 	protocolTCP    = 6
 	protocolUDP    = 17
+	protocolFrag6  = 44 // a fragment of an IPv6 packet
 	protocolICMPv6 = 58
 
 	typeSolicitation = 135 // of ICMPv6
@@ -167,8 +169,9 @@ func (r Rules) toGuest(frame []byte) (toGuest, isDiscovery bool) {
 	}), false
 }
 
-// toHost reports whether a frame belongs to a connection that the hypervisor has opened to the guest. Frames that
-// open a connection do not, so the guest cannot connect to the hypervisor.
+// toHost reports whether a frame belongs to a connection that the hypervisor has opened to the guest, or may be a datagram
+// in response to one of the hypervisor, or a fragment of it. Frames that open a connection do not, so the guest cannot
+// connect to the hypervisor. Which datagrams are responses is up to the receiver.
 func (r Rules) toHost(frame []byte) bool {
 	if len(frame) < ethernetHeader {
 		return false
@@ -181,11 +184,21 @@ func (r Rules) toHost(frame []byte) bool {
 	case typeIPv6:
 		p, ok = parse6(content)
 	}
-	if !ok || p.protocol != protocolTCP || !slices.ContainsFunc(r.Networks, func(n Network) bool { return n.NameServer == p.to }) {
-		return false
-	}
+	return ok && slices.ContainsFunc(r.Networks, func(n Network) bool { return n.NameServer == p.to }) && p.responds()
+}
+
+// responds reports whether a packet may respond to one that has come from the address of the name server.
+func (p packet) responds() bool {
 	_, to, ok := p.ports()
-	return ok && to != portDNS && !p.opens()
+	switch p.protocol {
+	case protocolTCP:
+		return ok && to != portDNS && !p.opens()
+	case protocolUDP:
+		return ok && to != portDNS || p.fragment
+	case protocolFrag6:
+		return p.to.Is6() && len(p.payload) >= fragment6 && p.payload[0] == protocolUDP
+	}
+	return false
 }
 
 // allowsInside decides whether a packet to an address of the guest's own network is allowed.

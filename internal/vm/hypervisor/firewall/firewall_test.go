@@ -256,16 +256,25 @@ func TestFirewall_PassesFramesToGuests(t *testing.T) {
 	}
 }
 
-// A guest takes part in connections that the hypervisor has opened. It reaches nothing else that way, and cannot open
-// a connection itself.
+// fragment6Frame returns a frame with a fragment of an IPv6 packet of a protocol.
+func fragment6Frame(to string, protocol byte) []byte {
+	return ip(to, protocolFrag6, protocol, 0, 0, 1, 0, 0, 0, 1, 18, 103, 156, 64)
+}
+
+// A guest takes part in connections that the hypervisor has opened, and responds to its datagrams. It reaches nothing else
+// that way, and cannot open a connection itself.
 func TestFirewall_PassesFramesToHost(t *testing.T) {
 	const syn, ack, rst = flagSYN, flagACK, 0x04
 	own := [][]byte{
 		tcp("10.77.0.3", 22, 40000, syn|ack), tcp("10.77.0.3", 22, 40000, ack), tcp("10.77.0.3", 22, 40000, rst), tcp("fd77::3", 22, 40000, syn|ack),
+		udp("10.77.0.3", 40000), udp("fd77::3", 40000), fragment(udp("10.77.0.3", 40000), 0x2000), fragment(udp("10.77.0.3", 53), 1), fragment6Frame("fd77::3", protocolUDP),
 	}
 	others := [][]byte{
 		tcp("10.77.0.3", 22, 40000, syn), ip("10.77.0.3", protocolTCP, 0, 22, 156, 64), fragment(tcp("10.77.0.3", 22, 40000, ack), 0x2000),
-		tcp("10.77.0.3", 4711, 53, ack), udp("10.77.0.3", 40000), udp("10.77.0.3", 53), tcp("10.77.0.2", 22, 40000, ack), tcp("10.77.0.9", 22, 40000, ack),
+		tcp("10.77.0.3", 4711, 53, ack), udp("10.77.0.3", 53), udp("fd77::3", 53), udp("10.77.0.2", 40000), udp("10.77.0.9", 40000), udp("192.0.2.1", 40000),
+		ip("10.77.0.3", protocolUDP, 18), fragment(udp("10.77.0.2", 40000), 1), fragment6Frame("fd77::3", protocolTCP), fragment6Frame("fd77::2", protocolUDP),
+		ip("fd77::3", protocolFrag6, protocolUDP), ip("10.77.0.3", protocolFrag6, protocolUDP, 0, 0, 1, 0, 0, 0, 1, 18, 103, 156, 64), fragment(ip("10.77.0.3", protocolICMP, 8, 0, 0, 0), 1),
+		tcp("10.77.0.2", 22, 40000, ack), tcp("10.77.0.9", 22, 40000, ack),
 		tcp("192.0.2.1", 22, 40000, ack), ip("fd77::3", protocolICMPv6, 128, 0, 0, 0), append(make([]byte, 12), 8, 6), make([]byte, 5),
 	}
 	var guest bytes.Buffer

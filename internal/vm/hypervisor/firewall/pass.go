@@ -22,7 +22,8 @@ const (
 type Elsewhere struct {
 	// Guests gets the frames for other guests.
 	Guests func(frame []byte)
-	// Host gets the frames of connections that the hypervisor has opened to the guest.
+	// Host gets the frames of connections that the hypervisor has opened to the guest, and those that may be datagrams in
+	// response to those of the hypervisor.
 	Host func(frame []byte)
 }
 
@@ -30,8 +31,8 @@ type Elsewhere struct {
 // fails. It never waits for the network, because QEMU blocks while Pass does not read. Frames have the format of
 // QEMU's filter-redirector: a length of four bytes, big-endian, followed by the content.
 //
-// Frames for other guests, and those of the hypervisor's own connections to the guest, go elsewhere instead of the
-// network. Frames that look for neighbors go to both.
+// Frames for other guests, and those of the hypervisor's own connections and datagrams to the guest, go elsewhere instead of
+// the network. Frames that look for neighbors go to both.
 func Pass(rules Rules, guest io.Reader, network io.Writer, elsewhere Elsewhere) error {
 	queue := make(chan []byte, maxQueued)
 	written := make(chan struct{})

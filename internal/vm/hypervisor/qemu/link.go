@@ -88,9 +88,9 @@ func (f *frames) send(frame []byte) error {
 	return f.deliver(append(framed, frame...))
 }
 
-// link describes the guest's link for connections of this process to the guest. They come from the address of the name
-// server, which each guest reaches through its gateway and with which it uses no other TCP port than 53. They go to the
-// guest's IPv4 address, unless only its IPv6 address is fixed.
+// link describes the guest's link for connections and datagrams of this process to the guest. They come from the address of
+// the name server, which each guest reaches through its gateway and with which it uses no other port than 53. They go to
+// the guest's IPv4 address, unless only its IPv6 address is fixed.
 func (n UserNetwork) link(out *frames) dialer.Link {
 	guest, own := n.Guest4(), n.DNS4()
 	if !n.Address4.IsValid() && n.Address6.IsValid() {
@@ -136,4 +136,13 @@ func (p *Process) DialGuest(ctx context.Context, port uint16) (dialer.Conn, erro
 		return nil, ErrNoNetwork
 	}
 	return p.direct.Dial(ctx, port)
+}
+
+// DialGuestUDP opens a flow of datagrams to a UDP port of the guest, like dialer.Direct.DialUDP. It uses the guest's own
+// link, so it reaches no other address. It returns ErrNoNetwork if the guest has no network.
+func (p *Process) DialGuestUDP(port uint16, receive func(datagram []byte)) (dialer.Flow, error) {
+	if p.direct == nil {
+		return nil, ErrNoNetwork
+	}
+	return p.direct.DialUDP(port, receive)
 }

@@ -32,6 +32,8 @@ type Guest interface {
 	Console() *console.Console
 	// DialGuest connects to a TCP port of the guest. The text of an error is shown to users.
 	DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
+	// DialGuestUDP opens a flow of datagrams to a UDP port of the guest, like dialer.Direct.DialUDP.
+	DialGuestUDP(port uint16, receive func(datagram []byte)) (dialer.Flow, error)
 	// DialDisplay connects to the VNC server of the display. The text of an error is shown to users.
 	DialDisplay(ctx context.Context) (net.Conn, error)
 	// Screenshot writes a PNG image of the display. The text of an error is shown to users.
@@ -77,6 +79,16 @@ func (o *oob) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) {
 		return nil, err
 	}
 	return dialGuest(ctx, guest, uint32(port))
+}
+
+// DialGuestUDP opens a flow of datagrams to a UDP port of the guest, like dialer.Direct.DialUDP. It returns an error if the
+// guest does not run in this process.
+func (o *oob) DialGuestUDP(port uint16, receive func(datagram []byte)) (dialer.Flow, error) {
+	guest, err := o.present()
+	if err != nil {
+		return nil, err
+	}
+	return guest.DialGuestUDP(port, receive)
 }
 
 // Reset implements vmpb.OOBManagementServer.

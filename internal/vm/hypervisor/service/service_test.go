@@ -74,6 +74,10 @@ func (g *guest) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
 	return g.dial(ctx, port)
 }
 
+func (g *guest) DialGuestUDP(uint16, func([]byte)) (dialer.Flow, error) {
+	return nil, errors.New("no datagrams")
+}
+
 func (g *guest) DialDisplay(context.Context) (net.Conn, error) {
 	if g.display == nil {
 		return nil, errNoDisplay

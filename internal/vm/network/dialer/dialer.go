@@ -1,6 +1,6 @@
 // Package dialer connects this process to guests.
 //
-// It uses gVisor's TCP, so it needs neither privileges nor a network interface of the host. Nothing listens on its
+// It uses gVisor's TCP and UDP, so it needs neither privileges nor a network interface of the host. Nothing listens on its
 // addresses.
 //
 // A [Dialer] is a port of the guests' switch with its own address. It reaches guests even after they have moved. A
@@ -50,7 +50,7 @@ type Dialer struct {
 func New(ctx context.Context, socket string, address netip.Addr, guests netip.Prefix, log *slog.Logger) (*Dialer, error) {
 	port := network.Port{VM: "host", MAC: net.HardwareAddr{0x02, 0, 0, 0, 0, 0x02}, IPv4: address}
 	outgoing := channel.New(queued, maxPacket, "")
-	own, err := newStack(outgoing, address)
+	own, err := newStack(outgoing, address, tcp.NewProtocol)
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +73,10 @@ func New(ctx context.Context, socket string, address netip.Addr, guests netip.Pr
 }
 
 // newStack returns a network stack with one address, whose packets all go to the endpoint.
-func newStack(endpoint stack.LinkEndpoint, address netip.Addr) (*stack.Stack, error) {
+func newStack(endpoint stack.LinkEndpoint, address netip.Addr, transports ...stack.TransportProtocolFactory) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
+		TransportProtocols: transports,
 	})
 	if err := s.CreateNIC(card, endpoint); err != nil {
 		return nil, fmt.Errorf("creating the network interface: %s", err)

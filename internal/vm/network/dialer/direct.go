@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -34,9 +35,9 @@ type Link struct {
 	Guest netip.Addr
 	MAC   net.HardwareAddr
 	// Own is the IP address that the guest sees as the origin of connections. It has the same IP version as Guest,
-	// and must not belong to anyone who uses TCP with the guest. Required.
+	// and must not belong to anyone who uses TCP with the guest, or UDP ports from 1024 upward. Required.
 	Own netip.Addr
-	// Send sends a frame to the guest. It is not called concurrently, and may block. Required.
+	// Send sends a frame to the guest. It may block, and be called concurrently. Required.
 	Send func(frame []byte) error
 }
 
@@ -46,13 +47,15 @@ type Direct struct {
 	link     Link
 	endpoint *channel.Endpoint
 	probes   keepAlive
+	// datagrams has a network stack of its own, so that a flood of datagrams does not displace packets of connections.
+	datagrams *datagrams
 }
 
 // NewDirect attaches to the link until the context is canceled or sending fails. Open connections then break.
 func NewDirect(ctx context.Context, link Link) (*Direct, error) {
 	d := &Direct{link: link, endpoint: channel.New(queued, maxPacket, ""), probes: defaultKeepAlive}
 	var err error
-	if d.stack, err = newStack(d.endpoint, link.Own); err != nil {
+	if d.stack, err = newStack(d.endpoint, link.Own, tcp.NewProtocol); err != nil {
 		return nil, err
 	}
 	for _, option := range []tcpip.SettableTransportProtocolOption{
@@ -63,17 +66,21 @@ func NewDirect(ctx context.Context, link Link) (*Direct, error) {
 			return nil, fmt.Errorf("limiting the buffers of connections: %s", err)
 		}
 	}
-	go d.send(ctx)
+	if d.datagrams, err = newDatagrams(ctx, link); err != nil {
+		return nil, err
+	}
+	go d.link.transmit(ctx, d.stack, d.endpoint)
 	return d, nil
 }
 
 // mac is the Ethernet address of frames to guests. They do not respond to it, but to that of their gateway.
 var mac = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x03}
 
-func (d *Direct) send(ctx context.Context) {
-	defer d.stack.Destroy()
-	for packet := d.endpoint.ReadContext(ctx); packet != nil; packet = d.endpoint.ReadContext(ctx) {
-		err := d.link.Send(frameOf(mac, d.link.MAC, packet))
+// transmit sends the packets of a network stack to the guest. At the end, it destroys the stack.
+func (l *Link) transmit(ctx context.Context, s *stack.Stack, packets *channel.Endpoint) {
+	defer s.Destroy()
+	for packet := packets.ReadContext(ctx); packet != nil; packet = packets.ReadContext(ctx) {
+		err := l.Send(frameOf(mac, l.MAC, packet))
 		packet.DecRef()
 		if err != nil {
 			return
@@ -82,7 +89,32 @@ func (d *Direct) send(ctx context.Context) {
 }
 
 // Receive handles a frame from the guest to Link.Own. It does not block, and keeps no reference to the frame.
-func (d *Direct) Receive(frame []byte) { receive(d.endpoint, frame) }
+func (d *Direct) Receive(frame []byte) {
+	if isDatagram(frame) {
+		receive(d.datagrams.endpoint, frame)
+		return
+	}
+	receive(d.endpoint, frame)
+}
+
+// isDatagram reports whether a frame contains a datagram, or a fragment of an IPv6 packet. Connections have no fragments.
+func isDatagram(frame []byte) bool {
+	packet := frame[min(len(frame), header.EthernetMinimumSize):]
+	switch {
+	case len(packet) >= header.IPv4MinimumSize && header.IPVersion(packet) == header.IPv4Version:
+		return header.IPv4(packet).TransportProtocol() == header.UDPProtocolNumber
+	case len(packet) >= header.IPv6MinimumSize && header.IPVersion(packet) == header.IPv6Version:
+		next := header.IPv6(packet).NextHeader()
+		return next == uint8(header.UDPProtocolNumber) || next == uint8(header.IPv6FragmentExtHdrIdentifier)
+	}
+	return false
+}
+
+// DialUDP opens a flow of datagrams to a UDP port of the guest. It calls receive with each datagram from this port to the
+// flow, one at a time for all flows. While receive blocks, further datagrams of the guest are dropped.
+func (d *Direct) DialUDP(port uint16, receive func(datagram []byte)) (Flow, error) {
+	return d.datagrams.open(port, receive)
+}
 
 // Dial connects to a TCP port of the guest.
 func (d *Direct) Dial(ctx context.Context, port uint16) (Conn, error) {
