@@ -333,7 +333,12 @@ func OriginOf(address net.Addr) Origin {
 	if !ok {
 		return Origin{}
 	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	return OriginOfIP(tcp.AddrPort().Addr())
+}
+
+// OriginOfIP returns the origin of an IP address.
+func OriginOfIP(ip netip.Addr) Origin {
+	ip = ip.Unmap().WithZone("")
 	bits := ip.BitLen()
 	if ip.Is6() {
 		bits = 64

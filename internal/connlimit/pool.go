@@ -13,7 +13,7 @@ type Pool struct {
 
 	mu   sync.Mutex
 	size int
-	// next is the position of the next connection in the order in which they were added.
+	// next is the position of the next connection in the order in which they were added or renewed.
 	next   uint64
 	groups map[Origin]*group
 	// order is a heap of the groups. The connection to close first is the oldest one of the first group.
@@ -47,29 +47,61 @@ func (p *Pool) Add(from Origin, end func()) (leave func()) {
 	return leave
 }
 
+// AddFlow adds a flow, which has no end of its own, like a connection. Calling renew makes it the newest one of its origin,
+// so that the pool closes the flow that has been idle the longest.
+func (p *Pool) AddFlow(from Origin, end func()) (renew, leave func()) {
+	g, element, displaced := p.insert(from, end)
+	displaced()
+	return func() { p.renew(g, element) }, p.leaving(g, element)
+}
+
 // add is like Add, but the caller must close the connection that has left, by calling displaced.
 func (p *Pool) add(from Origin, end func()) (leave, displaced func()) {
+	g, element, displaced := p.insert(from, end)
+	return p.leaving(g, element), displaced
+}
+
+func (p *Pool) insert(from Origin, end func()) (g *group, element *list.Element, displaced func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	displaced = func() {}
 	if p.size >= p.total && len(p.order) > 0 {
 		displaced = p.removeFirst()
 	}
-	g := p.groups[from]
-	if g == nil {
+	if g = p.groups[from]; g == nil {
 		g = &group{of: from, members: list.New()}
 		p.groups[from] = g
 		heap.Push(&p.order, g)
 	}
-	element := g.members.PushBack(&member{p.next, end})
+	element = g.members.PushBack(&member{p.next, end})
 	p.next++
 	p.size++
 	heap.Fix(&p.order, g.at)
+	return g, element, displaced
+}
+
+// leaving returns the function that removes a connection.
+func (p *Pool) leaving(g *group, element *list.Element) (leave func()) {
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.remove(g, element)
-	}), displaced
+	})
+}
+
+// renew moves a connection to the end of the order, unless it has been removed.
+func (p *Pool) renew(g *group, element *list.Element) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.groups[g.of] != g {
+		return // it was the last one of its origin
+	}
+	if g.members.MoveToBack(element); g.members.Back() != element {
+		return
+	}
+	element.Value.(*member).position = p.next
+	p.next++
+	heap.Fix(&p.order, g.at)
 }
 
 // Displace closes the oldest connection of the origin with the most connections, if a new connection of from leaves

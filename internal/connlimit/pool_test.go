@@ -76,3 +76,32 @@ func TestPool_DisplaceIsFair(t *testing.T) {
 	}
 	m.are(t, "a3", "b1")
 }
+
+// TestPool_RenewedFlowIsNewest checks that a full pool closes the flow that was renewed the longest ago, of the origin with
+// the most flows, and that renewing a flow that has left has no effect.
+func TestPool_RenewedFlowIsNewest(t *testing.T) {
+	m := members{pool: NewPool(3)}
+	add := func(from byte, name string) (renew, leave func()) {
+		m.names = append(m.names, name)
+		return m.pool.AddFlow(of(from), func() { m.drop(name) })
+	}
+	renew, _ := add(1, "a1")
+	add(1, "a2")
+	add(2, "b1")
+	renew()
+	add(3, "c1")
+	m.are(t, "a1", "b1", "c1")
+	renew()
+	add(4, "d1") // all origins have one
+	m.are(t, "a1", "c1", "d1")
+	add(5, "e1")
+	m.are(t, "a1", "d1", "e1")
+	renewE, leaveE := add(5, "e2")
+	m.are(t, "d1", "e1", "e2")
+	renew() // has left
+	leaveE()
+	renewE()
+	m.drop("e2")
+	add(6, "f1")
+	m.are(t, "d1", "e1", "f1")
+}

@@ -186,7 +186,7 @@ func networkConfig(getenv func(string) string) (config hypervisor.Config, err er
 	if config.Overlay, err = parseOverlay(getenv(vmpb.EnvOverlay), getenv(vmpb.EnvOverlayMTU)); err != nil {
 		return config, err
 	}
-	config.Ports, err = parseExposed(getenv(vmpb.EnvPorts), getenv(vmpb.EnvProbe))
+	config.Ports, err = parseExposed(getenv(vmpb.EnvPorts), getenv(vmpb.EnvUDPPorts), getenv(vmpb.EnvProbe))
 	return config, err
 }
 
@@ -245,16 +245,19 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 	}
 }
 
-// parseExposed reads the ports of the guest to which clients may connect. It returns nil if there are none.
-func parseExposed(list, probe string) (*ports.Config, error) {
-	if list == "" {
+// parseExposed reads the TCP and UDP ports of the guest that clients may use. It returns nil if there are none.
+func parseExposed(tcp, udp, probe string) (*ports.Config, error) {
+	if tcp == "" && udp == "" {
 		return nil, nil
 	}
-	numbers, err := parsePorts(list)
-	if err != nil {
+	config := &ports.Config{}
+	var err error
+	if config.Ports, err = parsePorts(tcp); err != nil {
 		return nil, fmt.Errorf("%s: %w", vmpb.EnvPorts, err)
 	}
-	config := &ports.Config{Ports: numbers}
+	if config.UDPPorts, err = parsePorts(udp); err != nil {
+		return nil, fmt.Errorf("%s: %w", vmpb.EnvUDPPorts, err)
+	}
 	if config.Probe, err = ports.ParseProbe(probe); err != nil {
 		return nil, fmt.Errorf("%s: %w", vmpb.EnvProbe, err)
 	}

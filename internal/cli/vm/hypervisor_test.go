@@ -49,6 +49,8 @@ func TestHypervisor_RejectsInvalidEnvironment(t *testing.T) {
 		"overlay MTU":       {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvOverlay: "[10.0.0.1]:8462", vmpb.EnvOverlayMTU: "large"}, []string{vmpb.EnvOverlayMTU, "large"}},
 		"no probe":          {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvPorts: "80"}, []string{vmpb.EnvProbe}},
 		"port":              {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvPorts: "80,0", vmpb.EnvProbe: "tcp://:80"}, []string{vmpb.EnvPorts, `"0"`}},
+		"UDP no probe":      {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUDPPorts: "53"}, []string{vmpb.EnvProbe}},
+		"UDP port":          {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvUDPPorts: "53/udp", vmpb.EnvProbe: "tcp://:80"}, []string{vmpb.EnvUDPPorts, `"53/udp"`}},
 		"host port":         {map[string]string{vmpb.EnvSpec: fine, vmpb.EnvAuthority: string(certificate), vmpb.EnvHostPorts: "16443,99999"}, []string{vmpb.EnvHostPorts, "99999"}},
 	}
 	for name, tc := range cases {

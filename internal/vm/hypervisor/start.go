@@ -77,7 +77,7 @@ func (h *hypervisor) openRun(context.Context) error {
 // openPorts runs early, because the next step uses any free port. There is no guest yet.
 func (h *hypervisor) openPorts(context.Context) (err error) {
 	if h.config.Ports != nil && len(h.config.Network) > 0 {
-		h.ports, err = ports.Listen(*h.config.Ports, h.server.DialGuest, h.log)
+		h.ports, err = ports.Listen(*h.config.Ports, h.server, h.log)
 	}
 	return err
 }

@@ -68,8 +68,11 @@ const (
 	// separated by commas. The process listens on the same ports of all addresses. If empty, nothing can connect to the
 	// guest.
 	EnvPorts = "MILLWRIGHT_VM_PORTS"
+	// EnvUDPPorts is the environment variable with the UDP ports of the guest to which clients of the Pod may send
+	// datagrams, in the form of EnvPorts. Older processes ignore it.
+	EnvUDPPorts = "MILLWRIGHT_VM_UDP_PORTS"
 	// EnvProbe is the environment variable with the URL that determines whether the guest is ready, which the process
-	// reports: tcp://:PORT, http://:PORT/PATH or https://:PORT/PATH. Required with EnvPorts.
+	// reports: tcp://:PORT, http://:PORT/PATH or https://:PORT/PATH. Required with EnvPorts and EnvUDPPorts.
 	EnvProbe = "MILLWRIGHT_VM_PROBE"
 	// EnvOutside is the environment variable that specifies whether guests can reach addresses outside of their
 	// network, including the host's name server. With OutsideRefused, they cannot. If empty, they can. The operator of

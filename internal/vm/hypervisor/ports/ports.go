@@ -1,5 +1,5 @@
-// Package ports lets clients connect to TCP ports of the guest at the Pod of its hypervisor, and checks whether the guest
-// is ready for them.
+// Package ports lets clients connect to TCP ports of the guest, and send datagrams to its UDP ports, at the Pod of its
+// hypervisor. It also checks whether the guest is ready for them.
 package ports
 
 import (
@@ -33,6 +33,15 @@ const (
 	halfOpenTime = time.Minute
 )
 
+// Guest is the guest that clients reach. It is implemented by *service.Server.
+type Guest interface {
+	// DialGuest is a Dial.
+	DialGuest(ctx context.Context, port uint16) (dialer.Conn, error)
+	// DialGuestUDP opens a flow of datagrams to a UDP port of the guest. It calls receive with each datagram from this port.
+	// It returns an error if the guest does not run in this process.
+	DialGuestUDP(port uint16, receive func(datagram []byte)) (dialer.Flow, error)
+}
+
 // Dial connects to a TCP port of the guest. It returns an error if the guest does not run in this process, or does not
 // accept the connection in time.
 type Dial func(ctx context.Context, port uint16) (dialer.Conn, error)
@@ -41,37 +50,41 @@ type Dial func(ctx context.Context, port uint16) (dialer.Conn, error)
 type Config struct {
 	// Address is the address to listen on. If empty, all addresses are used.
 	Address string
-	// Ports are TCP ports of the guest. They are also the ports to listen on.
-	Ports []uint16
+	// Ports are TCP ports of the guest, and UDPPorts are UDP ports. They are also the ports to listen on.
+	Ports, UDPPorts []uint16
 	// Probe determines whether the guest is ready. Required.
 	Probe *Probe
 }
 
-// Server forwards connections. Create it with Listen.
+// Server forwards connections and datagrams. Create it with Listen.
 type Server struct {
-	dial      Dial
+	guest     Guest
 	probe     *Probe
 	log       *slog.Logger
 	ctx       context.Context
 	cancel    context.CancelFunc
 	listeners []net.Listener
+	datagrams []*datagramPort
 	running   sync.WaitGroup
 	// open counts connections, and clients has them by client.
 	open    *connlimit.Counter
 	clients *connlimit.Pool
-	// full limits how often a client can cause a log line.
-	full rate.Sometimes
+	// flows has the flows of datagrams by client.
+	flows *connlimit.Pool
+	// full and manyFlows limit how often a client can cause a log line.
+	full, manyFlows rate.Sometimes
 }
 
 // Listen serves until Close is called. The guest may start later. A nil logger logs nothing.
-func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
+func Listen(config Config, guest Guest, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		dial: dial, probe: config.Probe, log: log,
+		guest: guest, probe: config.Probe, log: log,
 		open: connlimit.NewCounter(maxConnections, maxConnections), clients: connlimit.NewUnlimitedPool(),
-		full: rate.Sometimes{Interval: time.Minute},
+		flows: connlimit.NewPool(maxFlows),
+		full:  rate.Sometimes{Interval: time.Minute}, manyFlows: rate.Sometimes{Interval: time.Minute},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for _, port := range config.Ports {
@@ -83,16 +96,28 @@ func Listen(config Config, dial Dial, log *slog.Logger) (*Server, error) {
 		s.listeners = append(s.listeners, listener)
 		s.running.Go(func() { s.serve(listener, port) })
 	}
+	for _, port := range config.UDPPorts {
+		if err := s.listenUDP(config.Address, port); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
-// Close closes all connections and stops Check. It returns when they are closed.
+// Close closes all connections and flows of datagrams, and stops Check. It returns when they are closed.
 func (s *Server) Close() {
 	s.cancel()
 	for _, listener := range s.listeners {
 		_ = listener.Close()
 	}
+	for _, port := range s.datagrams {
+		_ = port.socket.Close()
+	}
 	s.running.Wait()
+	for _, port := range s.datagrams {
+		port.close()
+	}
 }
 
 func (s *Server) serve(listener net.Listener, port uint16) {
@@ -158,7 +183,7 @@ func (s *Server) forward(ctx context.Context, client net.Conn, port uint16) {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	guest, err := s.dial(ctx, port)
+	guest, err := s.guest.DialGuest(ctx, port)
 	if err != nil {
 		s.log.Debug("a connection to the guest failed", "port", port, "error", err)
 		reset(client)

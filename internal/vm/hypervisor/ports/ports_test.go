@@ -26,6 +26,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// DialGuest implements Guest.
+func (d Dial) DialGuest(ctx context.Context, port uint16) (dialer.Conn, error) { return d(ctx, port) }
+
+// DialGuestUDP implements Guest.
+func (d Dial) DialGuestUDP(uint16, func([]byte)) (dialer.Flow, error) {
+	return nil, errors.New("no datagrams")
+}
+
 // guestAt returns a Dial for a guest that is the server at an address.
 func guestAt(address string) Dial {
 	return func(ctx context.Context, _ uint16) (dialer.Conn, error) {
@@ -124,7 +132,7 @@ func TestServer_ClientThatKeepsConnection(t *testing.T) {
 		must(t, err)
 		ended, inside := net.Pipe()
 		guest := &pipe{inside, strings.NewReader("response"), make(chan struct{})}
-		s, err := Listen(Config{Probe: probe}, func(context.Context, uint16) (dialer.Conn, error) { return guest, nil }, nil)
+		s, err := Listen(Config{Probe: probe}, Dial(func(context.Context, uint16) (dialer.Conn, error) { return guest, nil }), nil)
 		must(t, err)
 		defer s.Close()
 		client, server := net.Pipe()
@@ -319,7 +327,7 @@ func TestServer_Check(t *testing.T) {
 		}
 		probe, err := ParseProbe("tcp://:80")
 		must(t, err)
-		s, err := Listen(Config{Probe: probe}, dial, nil)
+		s, err := Listen(Config{Probe: probe}, Dial(dial), nil)
 		must(t, err)
 		defer s.Close()
 		var reports []string

@@ -64,7 +64,7 @@ func (s *Server) Check(report func(problem error)) {
 		var wait time.Duration
 		var reported time.Time
 		for s.sleep(wait) {
-			problem := s.probe.check(s.ctx, s.dial)
+			problem := s.probe.check(s.ctx, s.guest.DialGuest)
 			switch {
 			case s.ctx.Err() != nil:
 				return

@@ -16,6 +16,7 @@
 //	spoof  connect from an address that is another guest's
 //	greet  listen from now on, and say hello to all who come
 //	mirror listen from now on, and send back what comes
+//	return send back each datagram from now on
 //	sink   listen from now on, and say goodbye at the end of what comes
 //	stream send 32 MiB to a sink over one connection, and print the rate
 //	turns  send single bytes to a mirror, each when the one before is back, and print the
@@ -157,6 +158,8 @@ func try(card net.Interface, what string) (string, error) {
 		return "sent", send(address)
 	case "serve":
 		return "served", serve(address)
+	case "return":
+		return "listening", returnDatagrams(address)
 	case "echo":
 		return echo(address)
 	case "spoof":
@@ -185,6 +188,25 @@ func listen(address netip.AddrPort, handle func(net.Conn)) error {
 				defer conn.Close()
 				handle(conn)
 			}()
+		}
+	}()
+	return nil
+}
+
+// returnDatagrams sends back each datagram from now on.
+func returnDatagrams(address netip.AddrPort) error {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(address))
+	if err != nil {
+		return err
+	}
+	go func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(buffer[:n], from)
 		}
 	}()
 	return nil
