@@ -93,7 +93,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		"image":      object{"url": "https://example.com/disk.img", "checksum": checksum, "format": "QCOW2"},
 		"kernelBoot": object{"kernel": object{"url": "http://example.com/k", "checksum": checksum}, "initrd": object{"url": "file:///i", "checksum": sha512}, "commandLine": "console=ttyS0"},
 		"addresses":  []string{"10.77.1.5", "fd00::5/128"}, "hypervisorImage": "hypervisor:1",
-		"failureDomain": "rack-7", "ports": []object{{"name": "api", "port": 6443}}, "readinessProbe": object{"httpPath": "/readyz", "scheme": "HTTPS"},
+		"failureDomain": "rack-7", "ports": []object{{"name": "api", "port": 6443}, {"name": "quic", "port": 6443, "protocol": "UDP"}}, "readinessProbe": object{"httpPath": "/readyz", "scheme": "HTTPS"},
 		"leaseMode": "FullLeases", "leaseDurationSeconds": 20, "diskAccess": "Direct", "accessModes": []string{"ReadWriteOnce", "ReadWriteMany"}, "volumeMode": "Block",
 		"hostSelector": object{"disk": "ssd"}, "antiAffinity": object{"group": "db", "mode": "Required"},
 		"resources": object{"requests": object{"cpu": 0.5}, "limits": object{"cpu": 2, "memory": "3Gi"}},
@@ -122,7 +122,7 @@ func TestCreate_CreatesVMAndSecret(t *testing.T) {
 		},
 		VMIPs:                         []string{"10.77.1.5", "fd00::5/128"},
 		FailureDomain:                 "rack-7",
-		Ports:                         []vmv1alpha1.Port{{Name: "api", Port: 6443}},
+		Ports:                         []vmv1alpha1.Port{{Name: "api", Port: 6443}, {Name: "quic", Port: 6443, Protocol: corev1.ProtocolUDP}},
 		ReadinessProbe:                &vmv1alpha1.ReadinessProbe{HTTPPath: "/readyz", Scheme: corev1.URISchemeHTTPS},
 		TerminationGracePeriodSeconds: 120,
 

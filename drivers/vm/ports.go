@@ -1,12 +1,15 @@
 package vm
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
 const (
@@ -20,7 +23,7 @@ var httpPath = regexp.MustCompile(`^/([!-$&-~]|%[0-9A-Fa-f]{2})*$`)
 
 func (s *providerSpec) validatePorts() field.ErrorList {
 	var errs field.ErrorList
-	path, names, numbers := specPath.Child("ports"), map[string]bool{}, map[int32]bool{}
+	path, names, numbers := specPath.Child("ports"), map[string]bool{}, map[vmv1alpha1.Port]bool{}
 	if len(s.Ports) > maxPorts {
 		errs = append(errs, field.TooMany(path, len(s.Ports), maxPorts))
 	}
@@ -33,20 +36,28 @@ func (s *providerSpec) validatePorts() field.ErrorList {
 			errs = append(errs, field.Duplicate(at.Child("name"), port.Name))
 		}
 		errs = append(errs, validatePort(at.Child("port"), port.Port)...)
-		if numbers[port.Port] {
+		if known := []corev1.Protocol{"", corev1.ProtocolTCP, corev1.ProtocolUDP}; !slices.Contains(known, port.Protocol) {
+			errs = append(errs, field.NotSupported(at.Child("protocol"), port.Protocol, known[1:]))
+		}
+		number := vmv1alpha1.Port{Port: port.Port, Protocol: cmp.Or(port.Protocol, corev1.ProtocolTCP)}
+		if numbers[number] {
 			errs = append(errs, field.Duplicate(at.Child("port"), port.Port))
 		}
-		names[port.Name], numbers[port.Port] = true, true
+		names[port.Name], numbers[number] = true, true
 	}
 	return errs
 }
 
 func (s *providerSpec) validateProbe() field.ErrorList {
 	path, probe := specPath.Child("readinessProbe"), s.ReadinessProbe
-	if probe == nil {
-		return nil
-	}
 	var errs field.ErrorList
+	onlyUDP := len(s.Ports) > 0 && !slices.ContainsFunc(s.Ports, func(port vmv1alpha1.Port) bool { return !port.IsUDP() })
+	if onlyUDP && (probe == nil || probe.Port == 0) {
+		errs = append(errs, field.Required(path.Child("port"), "ports has no TCP port, and the guest is checked over TCP"))
+	}
+	if probe == nil {
+		return errs
+	}
 	if len(s.Ports) == 0 {
 		errs = append(errs, field.Forbidden(path, "needs ports"))
 	}

@@ -166,6 +166,10 @@ func TestProviderSpec_NamesInvalidFields(t *testing.T) {
 		"ports": {object{"ports": []object{{"name": "ssh", "port": 22}, {"name": "ssh", "port": 22}, {"name": "a_b", "port": 23}}}, codes.InvalidArgument, []string{
 			`providerSpec.ports[1].name: Duplicate value: "ssh"`, `providerSpec.ports[1].port: Duplicate value: 22`,
 			`providerSpec.ports[2].name: Invalid value: "a_b": must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)`}},
+		"port protocols": {object{"ports": []object{{"name": "a", "port": 53, "protocol": "TCP"}, {"name": "b", "port": 53}, {"name": "c", "port": 53, "protocol": "UDP"}, {"name": "d", "port": 54, "protocol": "udp"}}}, codes.InvalidArgument, []string{
+			`providerSpec.ports[1].port: Duplicate value: 53`, `providerSpec.ports[3].protocol: Unsupported value: "udp": supported values: "TCP", "UDP"`}},
+		"only UDP": {object{"ports": []object{{"name": "dns", "port": 53, "protocol": "UDP"}}}, codes.InvalidArgument, []string{
+			"providerSpec.readinessProbe.port: Required value: ports has no TCP port, and the guest is checked over TCP"}},
 		"port numbers": {object{"ports": []object{{"name": "a", "port": 0}, {"name": "b", "port": 65536}}}, codes.OutOfRange, []string{
 			"providerSpec.ports[0].port: Invalid value: 0: must be between 1 and 65535", "providerSpec.ports[1].port: Invalid value: 65536: must be between 1 and 65535"}},
 		"probe": {object{"readinessProbe": object{"httpPath": "x", "scheme": "FTP", "port": -1}}, codes.InvalidArgument, []string{

@@ -58,6 +58,7 @@ type VirtualMachineList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.display) && self.display == 'VNC') == (has(oldSelf.display) && oldSelf.display == 'VNC')",message="display cannot be changed",fieldPath=".display"
 // +kubebuilder:validation:XValidation:rule="(has(self.networks) ? self.networks : []) == (has(oldSelf.networks) ? oldSelf.networks : [])",message="networks cannot be changed",fieldPath=".networks"
 // +kubebuilder:validation:XValidation:rule="!has(self.readinessProbe) || has(self.ports)",message="readinessProbe needs ports"
+// +kubebuilder:validation:XValidation:rule="!has(self.ports) || size(self.ports) == 0 || self.ports.exists(p, !has(p.protocol) || p.protocol == 'TCP') || has(self.readinessProbe) && has(self.readinessProbe.port)",message="readinessProbe.port is required if ports has no TCP port, because the guest is checked over TCP",fieldPath=".readinessProbe.port"
 // +kubebuilder:validation:XValidation:rule="!has(self.addressesFromPools) || size(self.addressesFromPools) == 0 || !has(self.vmIPs) || size(self.vmIPs) == 0",message="addressesFromPools cannot be combined with vmIPs",fieldPath=".addressesFromPools"
 type VirtualMachineSpec struct {
 	// InitialImage is written to the VM's disk before the first start, and never again. If unset, the VM boots
@@ -119,17 +120,17 @@ type VirtualMachineSpec struct {
 	// +listType=atomic
 	// +optional
 	Networks []Network `json:"networks,omitempty"`
-	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
+	// Ports are TCP and UDP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port))",message="each port can be listed only once"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.port == a.port && (has(b.protocol) && b.protocol == 'UDP') == (has(a.protocol) && a.protocol == 'UDP')))",message="each port can be listed only once for each protocol"
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Ports []Port `json:"ports,omitempty"`
 	// ReadinessProbe determines when the guest is ready for the connections of Services. If unset, it is ready while it
-	// accepts connections to the first port of ports.
+	// accepts connections to the first TCP port of ports.
 	// +optional
 	ReadinessProbe *ReadinessProbe `json:"readinessProbe,omitempty"`
 	// FailureDomain limits the hosts of the VM to those whose label topology.kubernetes.io/zone has this value.

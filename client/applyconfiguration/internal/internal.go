@@ -2315,6 +2315,9 @@ var schemaYAML = typed.YAMLObject(`types:
                     - name: port
                       type:
                         scalar: numeric
+                    - name: protocol
+                      type:
+                        scalar: string
                 elementRelationship: associative
                 keys:
                 - name

@@ -74,6 +74,7 @@ func everyField(spec *vmv1alpha1.VirtualMachineSpec) {
 			},
 		},
 		VMIPs:           []string{"192.0.2.1/32", "2001:db8::1"},
+		Ports:           []vmv1alpha1.Port{{Name: "http", Port: 80}, udpPort("quic", 80)},
 		FailureDomain:   "rack-7",
 		MigrateStrategy: vmv1alpha1.MigrateCold,
 		RunStrategy:     vmv1alpha1.RunRerunOnFailure,
@@ -146,6 +147,14 @@ func TestVirtualMachine_Defaults(t *testing.T) {
 	if diff := cmp.Diff(want, vm.Spec); diff != "" {
 		t.Errorf("spec after defaults (-want +got):\n%s", diff)
 	}
+}
+
+func tcpPort(name string, number int32) vmv1alpha1.Port {
+	return vmv1alpha1.Port{Name: name, Port: number, Protocol: corev1.ProtocolTCP}
+}
+
+func udpPort(name string, number int32) vmv1alpha1.Port {
+	return vmv1alpha1.Port{Name: name, Port: number, Protocol: corev1.ProtocolUDP}
 }
 
 // TestVirtualMachine_InvalidIsRejected checks that invalid objects are rejected, and that the response names
@@ -238,6 +247,19 @@ func TestVirtualMachine_InvalidIsRejected(t *testing.T) {
 		"firmware UEFI with a kernel": {change: func(s *spec) {
 			s.Firmware, s.KernelBoot = vmv1alpha1.FirmwareUEFI, &vmv1alpha1.KernelBoot{Kernel: vmv1alpha1.BootFile{URL: "file:///vmlinux"}}
 		}, field: "spec.firmware"},
+		"ports of both protocols":     {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{tcpPort("a", 53), udpPort("b", 53), {Name: "c", Port: 54}} }},
+		"two TCP ports of a number":   {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{tcpPort("a", 53), {Name: "b", Port: 53}} }, field: "spec.ports"},
+		"two UDP ports of a number":   {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{tcpPort("a", 80), udpPort("b", 53), udpPort("c", 53)} }, field: "spec.ports"},
+		"ports of one name":           {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{tcpPort("a", 53), udpPort("a", 53)} }, field: "spec.ports[1]"},
+		"port of another protocol":    {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{{Name: "a", Port: 53, Protocol: corev1.ProtocolSCTP}} }, field: "spec.ports[0].protocol"},
+		"UDP without a port to check": {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{udpPort("a", 53)} }, field: "spec.readinessProbe.port"},
+		"UDP with a path to check": {change: func(s *spec) {
+			s.Ports, s.ReadinessProbe = []vmv1alpha1.Port{udpPort("a", 53)}, &vmv1alpha1.ReadinessProbe{HTTPPath: "/"}
+		}, field: "spec.readinessProbe.port"},
+		"UDP with a port to check": {change: func(s *spec) {
+			s.Ports, s.ReadinessProbe = []vmv1alpha1.Port{udpPort("a", 53)}, &vmv1alpha1.ReadinessProbe{Port: 22}
+		}},
+		"no ports":                     {change: func(s *spec) { s.Ports = []vmv1alpha1.Port{} }},
 		"display":                      {change: func(s *spec) { s.Display = vmv1alpha1.DisplayVNC }},
 		"unknown display":              {change: func(s *spec) { s.Display = "SPICE" }, field: "spec.display"},
 		"kernel boot without a kernel": {change: func(s *spec) { s.KernelBoot = &vmv1alpha1.KernelBoot{} }, field: "spec.kernelBoot.kernel.url"},

@@ -2,15 +2,21 @@
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/api/core/v1"
+)
+
 // PortApplyConfiguration represents a declarative configuration of the Port type for use
 // with apply.
 //
-// Port is a TCP port of the guest.
+// Port is a TCP or UDP port of the guest.
 type PortApplyConfiguration struct {
 	// Name of the port: at most 15 lower-case letters, digits and hyphens, with at least one letter.
 	Name *string `json:"name,omitempty"`
 	// Port is the number of the port.
 	Port *int32 `json:"port,omitempty"`
+	// Protocol of the port: TCP or UDP. Defaults to TCP.
+	Protocol *v1.Protocol `json:"protocol,omitempty"`
 }
 
 // PortApplyConfiguration constructs a declarative configuration of the Port type for use with
@@ -32,5 +38,13 @@ func (b *PortApplyConfiguration) WithName(value string) *PortApplyConfiguration 
 // If called multiple times, the Port field is set to the value of the last call.
 func (b *PortApplyConfiguration) WithPort(value int32) *PortApplyConfiguration {
 	b.Port = &value
+	return b
+}
+
+// WithProtocol sets the Protocol field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Protocol field is set to the value of the last call.
+func (b *PortApplyConfiguration) WithProtocol(value v1.Protocol) *PortApplyConfiguration {
+	b.Protocol = &value
 	return b
 }

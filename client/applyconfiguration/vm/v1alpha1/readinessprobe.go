@@ -12,7 +12,7 @@ import (
 // ReadinessProbe is a check of the guest by its hypervisor: every two seconds until the guest is ready, and then every ten
 // seconds. A guest is not ready any more after three consecutive failures. A check fails after four seconds.
 type ReadinessProbeApplyConfiguration struct {
-	// Port to connect to. Defaults to the first port of ports.
+	// Port to connect to, over TCP. Defaults to the first TCP port of ports.
 	Port *int32 `json:"port,omitempty"`
 	// HTTPPath is the path to request, which must result in a status from 200 to 399. If empty, it is sufficient that
 	// the guest accepts the connection.

@@ -47,12 +47,12 @@ type VirtualMachineSpecApplyConfiguration struct {
 	// guest has an additional network interface for each of them. The VM controller must permit them. They cannot be
 	// changed.
 	Networks []NetworkApplyConfiguration `json:"networks,omitempty"`
-	// Ports are TCP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
+	// Ports are TCP and UDP ports of the guest to which Services can lead. While the guest is ready, the Pod of its hypervisor
 	// has these ports, and the VM's labels whose prefix is vm.metropolis.monogon.dev/, for selectors. Changes of ports
 	// apply when the VM's next hypervisor starts, for example by a live migration. Local clusters ignore this field.
 	Ports []PortApplyConfiguration `json:"ports,omitempty"`
 	// ReadinessProbe determines when the guest is ready for the connections of Services. If unset, it is ready while it
-	// accepts connections to the first port of ports.
+	// accepts connections to the first TCP port of ports.
 	ReadinessProbe *ReadinessProbeApplyConfiguration `json:"readinessProbe,omitempty"`
 	// FailureDomain limits the hosts of the VM to those whose label topology.kubernetes.io/zone has this value.
 	// A host without that label matches by its label kubernetes.io/hostname. If empty, all hosts match.

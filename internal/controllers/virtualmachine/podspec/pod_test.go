@@ -57,6 +57,12 @@ func TestPods(t *testing.T) {
 			vm.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}, {Name: "metrics", Port: 9100}}
 			vm.Spec.ReadinessProbe = &v1alpha1.ReadinessProbe{Port: 9100, HTTPPath: "/$(ready)", Scheme: corev1.URISchemeHTTPS}
 		}},
+		"udp-ports": {reachable, func(vm *v1alpha1.VirtualMachine) {
+			vm.Status.VolumeClaimName = "a"
+			vm.Spec.Ports = []v1alpha1.Port{
+				{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}, {Name: "quic", Port: 443, Protocol: corev1.ProtocolUDP},
+			}
+		}},
 		"networks": {attached, func(vm *v1alpha1.VirtualMachine) {
 			vm.Spec.VolumeClaimTemplate, vm.Spec.Networks = nil, []v1alpha1.Network{
 				{Name: "backup", Multus: v1alpha1.MultusNetwork{NetworkName: "networks/storage"}, MACAddress: "02:00:00:00:00:07"},

@@ -2,6 +2,7 @@ package podspec
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net"
 	"net/url"
@@ -45,23 +46,45 @@ func addPorts(vm *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 		return
 	}
 	container := &pod.Spec.Containers[0]
-	var numbers []string
+	var tcp, udp []string
 	for _, port := range vm.Spec.Ports {
-		container.Ports = append(container.Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.Port, Protocol: corev1.ProtocolTCP})
-		numbers = append(numbers, strconv.Itoa(int(port.Port)))
+		container.Ports = append(container.Ports, corev1.ContainerPort{
+			Name: port.Name, ContainerPort: port.Port, Protocol: cmp.Or(port.Protocol, corev1.ProtocolTCP),
+		})
+		if number := strconv.Itoa(int(port.Port)); port.IsUDP() {
+			udp = append(udp, number)
+		} else {
+			tcp = append(tcp, number)
+		}
 		if port.Port < firstUnprivilegedPort {
 			allowPrivilegedPorts(pod)
 		}
 	}
-	container.Env = append(container.Env,
-		corev1.EnvVar{Name: vmpb.EnvPorts, Value: strings.Join(numbers, ",")},
-		corev1.EnvVar{Name: vmpb.EnvProbe, Value: strings.ReplaceAll(probeURL(&vm.Spec), "$", "$$")})
+	for _, each := range []corev1.EnvVar{
+		{Name: vmpb.EnvPorts, Value: strings.Join(tcp, ",")}, {Name: vmpb.EnvUDPPorts, Value: strings.Join(udp, ",")},
+		{Name: vmpb.EnvProbe, Value: strings.ReplaceAll(probeURL(&vm.Spec), "$", "$$")},
+	} {
+		if each.Value != "" {
+			container.Env = append(container.Env, each)
+		}
+	}
+}
+
+// portRefusal returns which port a VM must not have, or "" if it may have all of them.
+func portRefusal(vm *v1alpha1.VirtualMachine, s Settings) string {
+	for i, port := range vm.Spec.Ports {
+		if port.IsUDP() && port.Port == int32(s.Overlay.Port) {
+			return fmt.Sprintf("spec.ports[%d]: hypervisors use UDP port %d for the network between guests; use another port, or ask an operator to change --vm-overlay-port of the VM controller", i, port.Port)
+		}
+	}
+	return ""
 }
 
 // probeURL returns the check of a guest with ports, as in EnvProbe.
 func probeURL(spec *v1alpha1.VirtualMachineSpec) string {
 	probe := cmp.Or(spec.ReadinessProbe, &v1alpha1.ReadinessProbe{})
-	check := url.URL{Scheme: "tcp", Host: net.JoinHostPort("", strconv.Itoa(int(cmp.Or(probe.Port, spec.Ports[0].Port))))}
+	first := max(0, slices.IndexFunc(spec.Ports, func(port v1alpha1.Port) bool { return !port.IsUDP() }))
+	check := url.URL{Scheme: "tcp", Host: net.JoinHostPort("", strconv.Itoa(int(cmp.Or(probe.Port, spec.Ports[first].Port))))}
 	if probe.HTTPPath == "" {
 		return check.String()
 	}

@@ -1,6 +1,7 @@
 package podspec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -31,7 +32,7 @@ func Refusal(vm *v1alpha1.VirtualMachine, s Settings) string {
 	case !s.allows(vm.Spec.HypervisorImage):
 		return fmt.Sprintf("spec.hypervisorImage: image %s is not permitted; remove the field, or ask an operator to add the image to --hypervisor-images of the VM controller", vm.Spec.HypervisorImage)
 	}
-	return networkRefusal(vm, s)
+	return cmp.Or(networkRefusal(vm, s), portRefusal(vm, s))
 }
 
 // networkRefusal names a network that a VM must not use. It returns "" if the VM may use all of its networks.

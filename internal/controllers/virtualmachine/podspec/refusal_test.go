@@ -2,12 +2,32 @@ package podspec
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
+
+// TestPods_PortOfOverlayIsRefused checks that the ports of a VM do not take the port of the network between guests.
+func TestPods_PortOfOverlayIsRefused(t *testing.T) {
+	settings := Settings{Image: "hypervisor:1", Overlay: Overlay{Port: 8462}}
+	for name, test := range map[string]struct {
+		port    v1alpha1.Port
+		refused bool
+	}{
+		"another UDP port": {v1alpha1.Port{Port: 8463, Protocol: corev1.ProtocolUDP}, false},
+		"over TCP":         {v1alpha1.Port{Port: 8462}, false},
+		"over UDP":         {v1alpha1.Port{Port: 8462, Protocol: corev1.ProtocolUDP}, true},
+	} {
+		vm := servedVM()
+		vm.Spec.Ports = []v1alpha1.Port{{Name: "http", Port: 80}, test.port}
+		if message := Refusal(vm, settings); strings.HasPrefix(message, "spec.ports[1]: ") != test.refused || !test.refused && message != "" {
+			t.Errorf("%s: got %q", name, message)
+		}
+	}
+}
 
 // TestPods_SecretsOfControllerAreRefused checks that no guest gets a Secret of the VM controller: there are no Pods in its
 // namespace, and no Pod mounts the key of the authority as user data.
