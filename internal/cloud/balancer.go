@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,9 +20,25 @@ import (
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 )
 
-// PortPrefix is the prefix of the names of those ports of VirtualMachines that are node ports of their cluster. The rest is
-// the number.
-const PortPrefix = "node-port-"
+// PortPrefix and UDPPortPrefix are the prefixes of the names of those ports of VirtualMachines that are node ports of their
+// cluster. The rest is the number. The names of ports with the same number must differ, and have at most 15 characters.
+const (
+	PortPrefix    = "node-port-"
+	UDPPortPrefix = "node-udp-"
+)
+
+// portName returns the name of the port of VirtualMachines that is a node port. It is empty for a protocol that is not
+// supported.
+func portName(protocol corev1.Protocol, nodePort int32) string {
+	switch protocol {
+	case corev1.ProtocolTCP:
+		return fmt.Sprint(PortPrefix, nodePort)
+	case corev1.ProtocolUDP:
+		return fmt.Sprint(UDPPortPrefix, nodePort)
+	default:
+		return ""
+	}
+}
 
 const (
 	servicePrefix = "lb-"
@@ -134,16 +150,21 @@ func (b balancer) fill(loadBalancer, service *corev1.Service) {
 	loadBalancer.Spec.Type = corev1.ServiceTypeLoadBalancer
 	loadBalancer.Spec.Selector = b.labeled()
 	loadBalancer.Spec.LoadBalancerSourceRanges = service.Spec.LoadBalancerSourceRanges
-	assigned := map[int32]int32{} // node ports of the infrastructure cluster, by port
+	type servicePort struct {
+		protocol corev1.Protocol
+		port     int32
+	}
+	assigned := map[servicePort]int32{} // node ports of the infrastructure cluster
 	for _, port := range loadBalancer.Spec.Ports {
-		assigned[port.Port] = port.NodePort
+		assigned[servicePort{port.Protocol, port.Port}] = port.NodePort
 	}
 	loadBalancer.Spec.Ports = nil
 	for _, port := range service.Spec.Ports {
 		loadBalancer.Spec.Ports = append(loadBalancer.Spec.Ports, corev1.ServicePort{
-			Name: port.Name, Protocol: corev1.ProtocolTCP, AppProtocol: port.AppProtocol, Port: port.Port, NodePort: assigned[port.Port],
+			Name: port.Name, Protocol: port.Protocol, AppProtocol: port.AppProtocol, Port: port.Port,
+			NodePort: assigned[servicePort{port.Protocol, port.Port}],
 			// Kubernetes then omits VMs that do not have the port.
-			TargetPort: intstr.FromString(fmt.Sprint(PortPrefix, port.NodePort)),
+			TargetPort: intstr.FromString(portName(port.Protocol, port.NodePort)),
 		})
 	}
 }
@@ -157,8 +178,8 @@ func supported(service *corev1.Service) error {
 		return errors.New("loadBalancerIP is not supported; remove it")
 	}
 	for _, port := range service.Spec.Ports {
-		if port.Protocol != corev1.ProtocolTCP {
-			return fmt.Errorf("port %d has protocol %s, but only TCP is supported", port.Port, port.Protocol)
+		if portName(port.Protocol, port.NodePort) == "" {
+			return fmt.Errorf("port %d has protocol %s, but only TCP and UDP are supported", port.Port, port.Protocol)
 		}
 		if port.NodePort == 0 {
 			return fmt.Errorf("port %d has no node port; set allocateLoadBalancerNodePorts to true", port.Port)
@@ -173,22 +194,24 @@ func (b balancer) checkPorts(ctx context.Context, service *corev1.Service) error
 	if err := b.Cache.List(ctx, vms, client.InNamespace(b.Namespace), b.labeled(), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("reading VirtualMachines: %w", err)
 	}
-	open := map[string]int32{}
+	open := map[corev1.Protocol]map[int32]bool{corev1.ProtocolTCP: {}, corev1.ProtocolUDP: {}}
 	for _, vm := range vms.Items {
 		for _, port := range vm.Spec.Ports {
-			if strings.HasPrefix(port.Name, PortPrefix) {
-				open[port.Name] = port.Port
+			if protocol := cmp.Or(port.Protocol, corev1.ProtocolTCP); port.Name == portName(protocol, port.Port) {
+				open[protocol][port.Port] = true
 			}
 		}
 	}
-	if len(open) == 0 {
-		return fmt.Errorf("no VirtualMachine of the cluster has ports; add ports with names such as %s%d to spec.ports of VirtualMachines with the label %s=%s",
-			PortPrefix, service.Spec.Ports[0].NodePort, LabelCluster, b.Cluster)
-	}
 	for _, port := range service.Spec.Ports {
-		if name := fmt.Sprint(PortPrefix, port.NodePort); open[name] != port.NodePort {
-			return fmt.Errorf("node port %d of port %d is not open, because no VirtualMachine of the cluster has a port %s; set nodePort to one of %v",
-				port.NodePort, port.Port, name, slices.Sorted(maps.Values(open)))
+		name, ports := portName(port.Protocol, port.NodePort), open[port.Protocol]
+		switch {
+		case ports[port.NodePort]:
+		case len(ports) == 0:
+			return fmt.Errorf("no VirtualMachine of the cluster has %s ports; add ports with names such as %s to spec.ports of VirtualMachines with the label %s=%s",
+				port.Protocol, name, LabelCluster, b.Cluster)
+		default:
+			return fmt.Errorf("%s node port %d of port %d is not open, because no VirtualMachine of the cluster has a port %s; set nodePort to one of %v",
+				port.Protocol, port.NodePort, port.Port, name, slices.Sorted(maps.Keys(ports)))
 		}
 	}
 	return nil

@@ -21,7 +21,10 @@ import (
 // newWorker returns a VM that opens two node ports.
 func newWorker() *vmv1alpha1.VirtualMachine {
 	vm := newVM("worker", uuid)
-	vm.Spec.Ports = []vmv1alpha1.Port{{Name: "node-port-30000", Port: 30000}, {Name: "node-port-30001", Port: 30001}, {Name: "ssh", Port: 22}}
+	vm.Spec.Ports = []vmv1alpha1.Port{
+		{Name: "node-port-30000", Port: 30000}, {Name: "node-port-30001", Port: 30001}, {Name: "ssh", Port: 22}, {Name: "node-port-30003", Port: 30004},
+		{Name: "node-udp-30001", Port: 30001, Protocol: corev1.ProtocolUDP}, {Name: "node-port-30002", Port: 30002, Protocol: corev1.ProtocolUDP},
+	}
 	return vm
 }
 
@@ -108,13 +111,48 @@ func TestService_LeadsToNodePortsOfVMs(t *testing.T) {
 	}
 }
 
+// TestService_UDPAndTCPOnSamePort checks that a port number has a node port for each protocol, as for DNS, and that the node
+// ports of the infrastructure cluster stay.
+func TestService_UDPAndTCPOnSamePort(t *testing.T) {
+	c, service := newClusters(t, newWorker()), newService()
+	service.Spec.Ports = []corev1.ServicePort{
+		{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, NodePort: 30001}, {Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, NodePort: 30000},
+	}
+	if _, err := c.ensure(t, service); err != nil {
+		t.Fatal(err)
+	}
+	loadBalancer := c.loadBalancer(t, service)
+	want := []corev1.ServicePort{
+		{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromString("node-udp-30001")},
+		{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromString("node-port-30000")},
+	}
+	if diff := cmp.Diff(want, loadBalancer.Spec.Ports); diff != "" {
+		t.Errorf("ports (-want +got):\n%s", diff)
+	}
+	want[0].NodePort, want[1].NodePort = 31234, 31235
+	loadBalancer.Spec.Ports = want
+	if err := c.infrastructure.Update(t.Context(), loadBalancer); err != nil {
+		t.Fatal(err)
+	}
+	service.Spec.LoadBalancerSourceRanges = nil
+	if _, err := c.ensure(t, service); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, c.loadBalancer(t, service).Spec.Ports); diff != "" {
+		t.Errorf("ports after a change (-want +got):\n%s", diff)
+	}
+}
+
 func TestService_UnsupportedFieldsAreRejected(t *testing.T) {
 	for want, change := range map[string]func(*corev1.Service){
 		"externalTrafficPolicy Local is not supported": func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal },
 		"loadBalancerIP is not supported":              func(s *corev1.Service) { s.Spec.LoadBalancerIP = "198.51.100.1" },
-		"port 80 has protocol UDP":                     func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
-		"port 80 has no node port":                     func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 0 },
-		"set nodePort to one of [30000 30001]":         func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 32000 },
+		"port 80 has protocol SCTP":                    func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolSCTP },
+		"UDP node port 30000 of port 80 is not open, because no VirtualMachine of the cluster has a port node-udp-30000; set nodePort to one of [30001]": func(s *corev1.Service) {
+			s.Spec.Ports[0].Protocol, s.Spec.Ports[0].NodePort = corev1.ProtocolUDP, 30000
+		},
+		"port 80 has no node port":             func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 0 },
+		"set nodePort to one of [30000 30001]": func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 32000 },
 	} {
 		c, service := newClusters(t, newWorker()), newService()
 		change(service)
@@ -131,7 +169,7 @@ func TestService_UnsupportedFieldsAreRejected(t *testing.T) {
 func TestService_PortsOfOtherClustersAreNotOpen(t *testing.T) {
 	other := newWorker()
 	other.Labels[LabelCluster] = "production"
-	if _, err := newClusters(t, other).ensure(t, newService()); err == nil || !strings.Contains(err.Error(), "no VirtualMachine of the cluster has ports") {
+	if _, err := newClusters(t, other).ensure(t, newService()); err == nil || !strings.Contains(err.Error(), "no VirtualMachine of the cluster has TCP ports") {
 		t.Errorf("got error %v", err)
 	}
 }

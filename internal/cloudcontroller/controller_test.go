@@ -124,7 +124,9 @@ func (c *cloudTest) refuse(change func()) (end func()) {
 func (c *cloudTest) createVM(name, uuid string) *vmv1alpha1.VirtualMachine {
 	c.t.Helper()
 	vm := &vmv1alpha1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name, Labels: map[string]string{cloud.LabelCluster: "demo"}}}
-	vm.Spec.UUID, vm.Spec.Ports = uuid, []vmv1alpha1.Port{{Name: "node-port-30001", Port: 30001}, {Name: "node-port-30002", Port: 30002}}
+	vm.Spec.UUID, vm.Spec.Ports = uuid, []vmv1alpha1.Port{
+		{Name: "node-port-30001", Port: 30001}, {Name: "node-port-30002", Port: 30002}, {Name: "node-udp-30002", Port: 30002, Protocol: corev1.ProtocolUDP},
+	}
 	c.must(c.infrastructure.Create(c.t.Context(), vm))
 	vm.Status.Phase, vm.Status.NodeName, vm.Status.Addresses = vmv1alpha1.PhaseRunning, "host", []string{"10.77.0.16"}
 	c.must(c.infrastructure.Status().Update(c.t.Context(), vm))
@@ -275,7 +277,10 @@ func (c *cloudTest) lifeOfService() {
 
 	service.Spec.Ports[0].NodePort = 30002
 	c.must(c.workload.Update(ctx, service))
-	loadBalancer = c.expectLoadBalancer("node-port-30002")
+	c.expectLoadBalancer("node-port-30002")
+	service.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+	c.must(c.workload.Update(ctx, service))
+	loadBalancer = c.expectLoadBalancer("node-udp-30002")
 	c.must(c.infrastructure.Delete(ctx, loadBalancer)) // by an administrator
 	c.eventually(func(g gomega.Gomega) {
 		again := &corev1.Service{}
