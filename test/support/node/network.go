@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/millwright-dev/millwright/internal/local/controlplane"
 	"github.com/millwright-dev/millwright/test/support/env"
 	"github.com/millwright-dev/millwright/test/support/program"
@@ -71,6 +73,12 @@ func NewNetwork(t *testing.T, cp *controlplane.ControlPlane, config Config) *Net
 			t.Logf("the router printed:\n%s", n.router.Output.Tail(tail))
 		}
 	})
+	// Until a network has an address, the kernel rejects routes through a gateway.
+	if err := inNetwork(n.router.PID(), func(h *netlink.Handle) error {
+		return configure(h, "lo", host(RouterIP.String()))
+	}); err != nil {
+		t.Fatalf("configuring the router: %v", err)
+	}
 	return n
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -47,8 +49,10 @@ type Direct struct {
 	link     Link
 	endpoint *channel.Endpoint
 	probes   keepAlive
-	// datagrams has a network stack of its own, so that a flood of datagrams does not displace packets of connections.
-	datagrams *datagrams
+	// openDatagrams sets datagrams when the first flow is opened. They have a network stack of their own, so that a flood of
+	// datagrams does not displace packets of connections.
+	openDatagrams func() (*datagrams, error)
+	datagrams     atomic.Pointer[datagrams]
 }
 
 // NewDirect attaches to the link until the context is canceled or sending fails. Open connections then break.
@@ -66,9 +70,11 @@ func NewDirect(ctx context.Context, link Link) (*Direct, error) {
 			return nil, fmt.Errorf("limiting the buffers of connections: %s", err)
 		}
 	}
-	if d.datagrams, err = newDatagrams(ctx, link); err != nil {
-		return nil, err
-	}
+	d.openDatagrams = sync.OnceValues(func() (*datagrams, error) {
+		opened, err := newDatagrams(ctx, link)
+		d.datagrams.Store(opened)
+		return opened, err
+	})
 	go d.link.transmit(ctx, d.stack, d.endpoint)
 	return d, nil
 }
@@ -91,7 +97,9 @@ func (l *Link) transmit(ctx context.Context, s *stack.Stack, packets *channel.En
 // Receive handles a frame from the guest to Link.Own. It does not block, and keeps no reference to the frame.
 func (d *Direct) Receive(frame []byte) {
 	if isDatagram(frame) {
-		receive(d.datagrams.endpoint, frame)
+		if opened := d.datagrams.Load(); opened != nil {
+			receive(opened.endpoint, frame)
+		}
 		return
 	}
 	receive(d.endpoint, frame)
@@ -113,7 +121,11 @@ func isDatagram(frame []byte) bool {
 // DialUDP opens a flow of datagrams to a UDP port of the guest. It calls receive with each datagram from this port to the
 // flow, one at a time for all flows. While receive blocks, further datagrams of the guest are dropped.
 func (d *Direct) DialUDP(port uint16, receive func(datagram []byte)) (Flow, error) {
-	return d.datagrams.open(port, receive)
+	opened, err := d.openDatagrams()
+	if err != nil {
+		return nil, err
+	}
+	return opened.open(port, receive)
 }
 
 // Dial connects to a TCP port of the guest.
