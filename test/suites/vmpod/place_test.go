@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millwright-dev/millwright/api/vm/subresources"
 	vmv1alpha1 "github.com/millwright-dev/millwright/api/vm/v1alpha1"
 	"github.com/millwright-dev/millwright/internal/local/egress"
 	"github.com/millwright-dev/millwright/internal/manager"
@@ -106,6 +107,7 @@ func (p *place) describe() {
 	}
 	for _, vm := range vms.Items {
 		p.Logf("VM %s: %+v", vm.Name, vm.Status)
+		p.logConsole(ctx, &vm)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -119,6 +121,18 @@ func (p *place) describe() {
 			}
 		}
 	}
+}
+
+// logConsole logs the last output of a VM's console.
+func (p *place) logConsole(ctx context.Context, vm *vmv1alpha1.VirtualMachine) {
+	binaries, err := env.Binaries()
+	if err != nil {
+		p.Log(err)
+		return
+	}
+	path := fmt.Sprintf("/apis/%s/%s/namespaces/%s/%s/%s/log", subresources.Group, subresources.Version, vm.Namespace, subresources.Resource, vm.Name)
+	out, err := exec.CommandContext(ctx, filepath.Join(binaries, "kubectl"), "get", "--raw", path, "--kubeconfig="+p.kubeconfig).CombinedOutput()
+	p.Logf("console of VM %s: %s %v", vm.Name, out, err)
 }
 
 // layout builds the image.
