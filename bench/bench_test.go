@@ -141,8 +141,8 @@ func TestRun_MeasuresFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: this test needs a kube-apiserver")
 	}
-	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3", "--replicas=2", "--phases=scale-up,scale-down")
-	if got.Clusters != 3 || got.Replicas != 2 || len(got.Phases) != 2 {
+	got := measureFew(t, t.TempDir(), "--machines=6", "--clusters=3", "--phases=scale-up,scale-down")
+	if got.Clusters != 3 || got.Replicas != 1 || len(got.Phases) != 2 {
 		t.Errorf("got %+v", got)
 	}
 	for _, phase := range got.Phases {
