@@ -47,7 +47,7 @@ func (p *Pool) Add(from Origin, end func()) (leave func()) {
 	return leave
 }
 
-// AddFlow adds a flow, which has no end of its own, like a connection. Calling renew makes it the newest one of its origin,
+// AddFlow adds a flow, which unlike a connection does not end by itself. Calling renew makes it the newest one of its origin,
 // so that the pool closes the flow that has been idle the longest.
 func (p *Pool) AddFlow(from Origin, end func()) (renew, leave func()) {
 	g, element, displaced := p.insert(from, end)

@@ -91,7 +91,7 @@ func (p *place) createPeers() (first, second *peer) {
 // peer is a VM whose guest runs the program of that name.
 type peer struct {
 	*vmv1alpha1.VirtualMachine
-	// name is that of the VM, for goroutines that run while the test reads the VM again.
+	// name is the name of the VM, for goroutines that run while the test reads the VM again.
 	name string
 	// service is the address of its Service.
 	service string
@@ -125,7 +125,7 @@ func (p *place) createPeer(name, address string, change ...func(*vmv1alpha1.Virt
 	return &peer{VirtualMachine: vm, name: name, service: net.JoinHostPort(service.Spec.ClusterIP, "80")}
 }
 
-// commandLine returns that of the guest's kernel.
+// commandLine returns the command line of the guest's kernel.
 func (p *place) commandLine() string {
 	p.Helper()
 	text, err := os.ReadFile(filepath.Join(p.images, "cmdline"))
@@ -151,7 +151,7 @@ func (p *place) awaitPeer(v *peer) {
 
 // boots are the boot IDs of a guest.
 type boots struct {
-	// current is that of the running kernel, and previous that of the one before on the same disk, or "none".
+	// current is the ID of this boot, and previous the ID of the boot before it from the same disk, or "none".
 	current, previous string
 }
 
@@ -170,7 +170,7 @@ func (p *place) bootsOf(v *peer, from *node.Node) (boots, error) {
 	return boots{fields[1], fields[2]}, nil
 }
 
-// request sends a request to a guest through its Service, with a connection of its own, from a host.
+// request sends a request to a guest through its Service, with a new connection, from a host.
 func (p *place) request(v *peer, from *node.Node, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.Context()), env.WaitTimeout)
 	defer cancel()

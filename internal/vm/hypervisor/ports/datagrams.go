@@ -34,7 +34,7 @@ type socket interface {
 	Close() error
 }
 
-// datagramPort forwards the datagrams of a port: those of each client in a flow of its own.
+// datagramPort forwards the datagrams of a port, with a flow for each client.
 type datagramPort struct {
 	server *Server
 	socket socket

@@ -29,14 +29,25 @@ var guestMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xa}
 // nowhere.
 func newLink(ctx context.Context, t *testing.T, guest, own netip.Addr) (*Direct, *gonet.TCPListener) {
 	t.Helper()
+	d, s := newLinkTo(ctx, t, guest, own, tcp.NewProtocol)
+	listener, err := gonet.ListenTCP(s, fullAddress(netip.AddrPortFrom(guest, 7)), protocolOf(guest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, listener
+}
+
+// newLinkTo returns a Direct, and the network stack of a guest with one transport protocol.
+func newLinkTo(ctx context.Context, t *testing.T, guest, own netip.Addr, transport stack.TransportProtocolFactory) (*Direct, *stack.Stack) {
+	t.Helper()
 	endpoint := channel.New(queued, maxPacket, "")
-	s, err := newStack(endpoint, guest, tcp.NewProtocol)
+	s, err := newStack(endpoint, guest, transport)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := NewDirect(ctx, Link{Guest: guest, MAC: guestMAC, Own: own, Send: func(frame []byte) error {
-		if string(frame[:6]) != string(guestMAC) {
-			t.Errorf("a frame for another guest: %x", frame)
+		if string(frame[:6]) != string(guestMAC) || len(frame) > header.EthernetMinimumSize+maxPacket {
+			t.Errorf("a frame of %d bytes to %x", len(frame), frame[:6])
 		}
 		receive(endpoint, frame)
 		return nil
@@ -51,11 +62,7 @@ func newLink(ctx context.Context, t *testing.T, guest, own netip.Addr) (*Direct,
 			packet.DecRef()
 		}
 	}()
-	listener, err := gonet.ListenTCP(s, fullAddress(netip.AddrPortFrom(guest, 7)), protocolOf(guest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d, listener
+	return d, s
 }
 
 // The guest gets all bytes and the end of each direction, over both IP versions.
@@ -191,40 +198,12 @@ func echoDatagrams(t *testing.T, s *stack.Stack, guest netip.Addr) <-chan net.Ad
 	return clients
 }
 
-// newDatagramLink returns a Direct, and the network stack of a guest that uses only datagrams.
-func newDatagramLink(t *testing.T, guest, own netip.Addr) (*Direct, *stack.Stack) {
-	t.Helper()
-	endpoint := channel.New(queued, maxPacket, "")
-	s, err := newStack(endpoint, guest, udp.NewProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := NewDirect(t.Context(), Link{Guest: guest, MAC: guestMAC, Own: own, Send: func(frame []byte) error {
-		if string(frame[:6]) != string(guestMAC) || len(frame) > header.EthernetMinimumSize+maxPacket {
-			t.Errorf("a frame of %d bytes to %x", len(frame), frame[:6])
-		}
-		receive(endpoint, frame)
-		return nil
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer s.Destroy()
-		for packet := endpoint.ReadContext(t.Context()); packet != nil; packet = endpoint.ReadContext(t.Context()) {
-			d.Receive(frameOf(guestMAC, mac, packet))
-			packet.DecRef()
-		}
-	}()
-	return d, s
-}
-
 // Datagrams of all lengths reach the guest and return to their own flow, over both IP versions.
 func TestDirect_CarriesDatagramsBothWays(t *testing.T) {
 	for name, addresses := range map[string][2]string{"IPv4": {"10.77.0.16", "10.77.0.3"}, "IPv6": {"fd77::16", "fd77::3"}} {
 		t.Run(name, func(t *testing.T) {
 			guest := netip.MustParseAddr(addresses[0])
-			d, s := newDatagramLink(t, guest, netip.MustParseAddr(addresses[1]))
+			d, s := newLinkTo(t.Context(), t, guest, netip.MustParseAddr(addresses[1]), udp.NewProtocol)
 			clients := echoDatagrams(t, s, guest)
 			origins := map[string]bool{}
 			for flow := range 3 {
