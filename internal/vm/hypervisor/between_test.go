@@ -24,16 +24,23 @@ const (
 	holdAfter holdPoint = "after the rest"
 )
 
+// live starts emulated machines whose guests run during the copy, as with KVM; see qemu.Process.Send. The guests of the
+// tests write to the same few pages again and again, so a write that QEMU does not record is not the last one to its page.
+type live struct{ hypervisor.QEMU }
+
+// Accelerator implements hypervisor.Starter.
+func (live) Accelerator() (qemu.Accelerator, error) { return qemu.TCG + ",thread=multi", nil }
+
 // holding starts machines that block at a hold point forever. A file records that they have blocked.
 type holding struct {
-	hypervisor.QEMU
+	hypervisor.Starter
 	at   holdPoint
 	mark string
 }
 
 // Start implements hypervisor.Starter.
 func (h holding) Start(ctx context.Context, config qemu.Config) (hypervisor.Machine, error) {
-	machine, err := h.QEMU.Start(ctx, config)
+	machine, err := h.Starter.Start(ctx, config)
 	if err != nil || h.at == "" {
 		return machine, err
 	}

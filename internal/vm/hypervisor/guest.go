@@ -265,6 +265,8 @@ func describeState(state qemu.State, paused bool) controller.Report {
 	case status == qemu.Suspended:
 		stopped.Cause = vmpb.ReportStateRequest_CAUSE_SUSPENDED
 		stopped.Message = "The guest is suspended."
+	case status == qemu.Leaving:
+		stopped.Message = "The guest is stopped for its migration."
 	case !paused:
 		stopped.Message = fmt.Sprintf("The guest was stopped by a command to QEMU (%s).", status)
 	}

@@ -128,7 +128,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	}
 	maps.Copy(paths.DataDisks, m.Data)
 	siblings := identity.Siblings{Credentials: credentials, Namespace: spec.GetNamespace(), VM: spec.GetName()}
-	var machines hypervisor.Starter = holding{hypervisor.QEMU{Program: m.Program, Firmware: m.Firmware}, m.Hold, filepath.Join(m.Root, "held")}
+	var machines hypervisor.Starter = holding{live{hypervisor.QEMU{Program: m.Program, Firmware: m.Firmware}}, m.Hold, filepath.Join(m.Root, "held")}
 	if m.Slow {
 		machines = slowly{machines}
 	}

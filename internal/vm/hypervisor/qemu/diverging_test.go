@@ -51,6 +51,7 @@ func TestMigration_AutoConverge(t *testing.T) {
 				}
 				return pairMachine(t, guest)
 			})
+			l.source.emulated = false // copies while the guest runs, as with KVM
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var info migrationInfo

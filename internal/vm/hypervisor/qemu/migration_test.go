@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -120,6 +121,26 @@ func (l *pair) join(ctx context.Context, listener net.Listener, socket Socket) {
 
 func (l *pair) send() error {
 	return l.source.Send(bounded(l.t), Destination{Exports: exports}, func(Progress) {})
+}
+
+// sendUntilCanceled sends the memory slowly, and cancels that before it is complete. The guest, which is emulated, is
+// stopped by then.
+func (l *pair) sendUntilCanceled() error {
+	ctx, cancel := context.WithCancel(bounded(l.t))
+	defer cancel()
+	err := l.source.Send(ctx, Destination{Bandwidth: 64 << 10}, func(Progress) {
+		info, err := l.source.queryMigration(ctx)
+		if err == nil && info.RAM.Transferred > 0 {
+			if state, err := l.source.State(ctx); err != nil || state.Status != Leaving {
+				l.t.Errorf("during the copy of the memory, the source is %s, %v", state.Status, err)
+			}
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("the copy ended with %w", err)
+	}
+	return nil
 }
 
 // wantNumbers checks the disk of a guest that has terminated after it printed last.
@@ -243,26 +264,36 @@ func lastNumber(t *testing.T, console *reader, before uint64) uint64 {
 // Whenever a migration is canceled before it has completed, the guest continues, and the next migration succeeds.
 func TestMigration_IsAbandoned(t *testing.T) {
 	tier.All(t)
-	for name, until := range map[string]func(*pair) error{
-		"before it starts":          func(*pair) error { return nil },
-		"when the guest is stopped": (*pair).send,
-		"when the target is killed": func(l *pair) error {
+	for name, test := range map[string]struct {
+		until func(*pair) error
+		state Status // after the migration was canceled
+	}{
+		"before it starts":          {func(*pair) error { return nil }, Running},
+		"when the guest is stopped": {(*pair).send, Running},
+		"when the target is killed": {func(l *pair) error {
 			must(t, l.target.Kill(bounded(t)))
 			if err := l.send(); err == nil {
 				t.Error("sent a machine to a target that was killed")
 			}
 			return nil
-		},
-		"when everything was sent": func(l *pair) error {
+		}, Running},
+		"when the memory is copied": {(*pair).sendUntilCanceled, Running},
+		"when the guest is then stopped for another reason": {func(l *pair) error {
+			return errors.Join(l.sendUntilCanceled(), l.source.Stop(bounded(t)))
+		}, Paused},
+		"when everything was sent": {func(l *pair) error {
 			return errors.Join(l.send(), l.source.Finish(bounded(t), Destination{Exports: exports}))
-		},
+		}, Left},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, console := newPair(t)
 			console.numbers(100)
-			must(t, until(l))
+			must(t, test.until(l))
 			l.cut()
 			must(t, l.source.Abandon(bounded(t)))
+			if state := runState(t, l.source); state != string(test.state) {
+				t.Errorf("the source is %s, want %s", state, test.state)
+			}
 			must(t, l.source.Cont(bounded(t)))
 			console.numbers(300) // no number is lost or repeated
 			if copies, err := l.source.queryMirrors(bounded(t)); err != nil || len(copies) > 0 {

@@ -56,6 +56,8 @@ type Process struct {
 	disks     []string       // the nodes that the guest can write to
 	screen    chan struct{}  // holds a value during a screenshot; nil without a display
 	announces bool           // whether Cont announces the guest
+	emulated  bool           // whether QEMU translates the guest's instructions
+	held      atomic.Bool    // whether Send has stopped the guest for the copy
 
 	events observer
 	done   chan struct{}
@@ -84,6 +86,7 @@ func Start(ctx context.Context, program string, config Config) (*Process, error)
 	p := &Process{
 		name: config.Name, stderr: &tail.Writer{Limit: stderrLimit}, events: newObserver(), done: make(chan struct{}),
 		disks: []string{rootNode}, announces: len(config.Interfaces) > 0,
+		emulated: config.Processor.Accelerator == TCG,
 	}
 	if config.Display {
 		p.screen = make(chan struct{}, 1)
@@ -209,6 +212,7 @@ func (p *Process) Monitor() *qmp.Client { return p.monitor }
 // Cont starts the guest, or continues it after Stop. It returns ErrDiskLocked if QEMU has released the lock of a
 // disk and cannot acquire it again.
 func (p *Process) Cont(ctx context.Context) error {
+	p.held.Store(false)
 	err := p.monitor.Execute(ctx, "cont", nil, nil)
 	var refusal *qmp.Error
 	if errors.As(err, &refusal) && lockError.MatchString(refusal.Description) {
@@ -221,7 +225,12 @@ func (p *Process) Cont(ctx context.Context) error {
 }
 
 // Stop stops the guest's CPUs. When it returns, the guest's writes have reached the disk.
-func (p *Process) Stop(ctx context.Context) error { return p.monitor.Execute(ctx, "stop", nil, nil) }
+func (p *Process) Stop(ctx context.Context) error {
+	p.held.Store(false)
+	return p.stop(ctx)
+}
+
+func (p *Process) stop(ctx context.Context) error { return p.monitor.Execute(ctx, "stop", nil, nil) }
 
 // Reset resets the machine: the guest boots again with the same process, console and disks. A stopped guest stays
 // stopped.

@@ -23,7 +23,7 @@ type Destination struct {
 	// uses the same disks.
 	Exports []Export
 	// Bandwidth limits each copy, in bytes per second. Disks are copied one after another, each with this limit.
-	// If 0, the disks are not limited, and QEMU's default applies to the memory.
+	// If 0, the disks are not limited, and QEMU's default applies to the memory of a guest that runs.
 	Bandwidth uint64
 	// Downtime is how long the guest may be stopped for the rest of the memory. QEMU stops the guest when it expects
 	// to send the rest in this time. The default is DefaultDowntime.
@@ -49,6 +49,10 @@ type Progress struct {
 // connects to DiskSocket and MemorySocket. Finish sends the rest. After an error, or instead of Finish, Abandon
 // must be called.
 //
+// With TCG, the guest is stopped before its memory is copied. QEMU records which pages the guest writes during the copy,
+// but if the host suspends the thread of a CPU between the check of a page and the write, TCG does not record the write
+// (QEMU 7.2, notdirty_write in accel/tcg/cputlb.c), and the guest would continue with wrong memory.
+//
 // QEMU is not given a return path from the other machine. With a return path, it would continue the guest if an
 // acknowledgement is lost, and the other machine might run it, too.
 func (p *Process) Send(ctx context.Context, to Destination, progress func(Progress)) error {
@@ -59,12 +63,21 @@ func (p *Process) Send(ctx context.Context, to Destination, progress func(Progre
 		return err
 	}
 	s := &sending{Process: p, to: to, progress: progress}
+	bandwidth := uint64(defaultBandwidth)
+	if p.emulated {
+		bandwidth = unlimited // the guest waits
+	}
 	// QEMU keeps the limits of an earlier attempt.
-	if err := s.limit(ctx, cmp.Or(to.Bandwidth, defaultBandwidth), cmp.Or(to.Downtime, DefaultDowntime)); err != nil {
+	if err := s.limit(ctx, cmp.Or(to.Bandwidth, bandwidth), cmp.Or(to.Downtime, DefaultDowntime)); err != nil {
 		return err
 	}
 	if len(to.Exports) > 0 {
 		if err := s.mirror(ctx); err != nil {
+			return err
+		}
+	}
+	if p.emulated {
+		if err := p.hold(ctx); err != nil {
 			return err
 		}
 	}
@@ -74,7 +87,17 @@ func (p *Process) Send(ctx context.Context, to Destination, progress func(Progre
 	return p.await(ctx, s.sent)
 }
 
-// sending is a copy to a destination while the guest runs.
+// hold stops the guest for the copy. It has no effect on a guest that is already stopped.
+func (p *Process) hold(ctx context.Context) error {
+	state, err := p.State(ctx)
+	if err != nil || state.Status != Running {
+		return err
+	}
+	p.held.Store(true)
+	return p.stop(ctx)
+}
+
+// sending is a copy to a destination.
 type sending struct {
 	*Process
 	to       Destination
@@ -161,15 +184,15 @@ func (p *Process) Finish(ctx context.Context, to Destination) error {
 	})
 }
 
-// Abandon cancels a migration. QEMU continues a guest that it has stopped for the migration, unless Finish has
-// succeeded: then Cont continues it and acquires its disks. The sockets must be closed before, because QEMU may be
-// blocked on them.
+// Abandon cancels a migration. A guest that was stopped for the migration continues, unless Finish has succeeded: then
+// Cont continues it and acquires its disks. The sockets must be closed before, because QEMU may be blocked on them.
 func (p *Process) Abandon(ctx context.Context) error {
 	if err := p.monitor.Execute(ctx, "migrate_cancel", nil, nil); err != nil {
 		return err
 	}
-	err := p.await(ctx, func(ctx context.Context) (bool, error) {
-		info, err := p.queryMigration(ctx)
+	var info migrationInfo
+	err := p.await(ctx, func(ctx context.Context) (over bool, err error) {
+		info, err = p.queryMigration(ctx)
 		return info.Status.over(), err
 	})
 	if err == nil {
@@ -177,6 +200,10 @@ func (p *Process) Abandon(ctx context.Context) error {
 	}
 	if state, _ := p.State(ctx); err == nil && state.Status == Left {
 		err = p.Activate(ctx)
+	}
+	// QEMU continues only guests that it has stopped itself.
+	if held := p.held.Load(); err == nil && held && info.Status != migrationCompleted {
+		err = p.Cont(ctx)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ const (
 	Suspended Status = "suspended"
 	// Broken means that the guest cannot continue.
 	Broken Status = "internal-error"
-	// Leaving means that QEMU has stopped the guest for the rest of a migration.
+	// Leaving means that the guest is stopped for a migration.
 	Leaving Status = "finish-migrate"
 	// Left means that QEMU has sent the guest to another QEMU. Cont continues it here.
 	Left Status = "postmigrate"
@@ -111,6 +111,9 @@ func (p *Process) State(ctx context.Context) (State, error) {
 		return State{}, err
 	}
 	state := State{Status: response.Status}
+	if state.Status == Paused && p.held.Load() {
+		state.Status = Leaving
+	}
 	if state.Status == StorageFailed {
 		// The event arrived before this response.
 		p.events.mu.Lock()
