@@ -43,10 +43,11 @@ export function Actions({ row }: { row: Row }) {
       ))}
       {chosen && (
         <Ask
+          key={chosen.name}
           action={chosen}
           row={row}
           close={(text) => {
-            setChosen(null);
+            setChosen((now) => (now === chosen ? null : now)); // another one may have been chosen meanwhile
             setDone(text);
           }}
         />

@@ -68,6 +68,18 @@ func (c capi) set(deployment *unstructured.Unstructured, revision, replicas int,
 	}
 }
 
+// holdResponse holds the response to the next request until respond is called.
+const holdResponse = `(() => {
+	const fetched = window.fetch;
+	window.fetch = async (...request) => {
+		window.fetch = fetched;
+		const response = await fetched(...request);
+		await new Promise((resolve) => { window.respond = () => { resolve(); return true; }; });
+		return response;
+	};
+	return true;
+})()`
+
 // TestUI_ShowsClusterAPIPool follows a pool of Cluster API in a browser: its machines, a rollout whose new machine cannot be
 // created, the page of that machine, and the buttons.
 func TestUI_ShowsClusterAPIPool(t *testing.T) {
@@ -127,9 +139,16 @@ func TestUI_ShowsClusterAPIPool(t *testing.T) {
 	page.Await(`document.querySelector(".done").innerText === "scaled to 5"`)
 	page.Await(`document.querySelector(".summary").innerText.includes("of 5 available")`)
 	page.Click(".actions button", "Pause")
+	page.Await(`!document.querySelector(".ask .run").disabled`)
+	browser.Evaluate[bool](page, holdResponse)
 	page.Click(".ask footer button", "Pause")
 	page.Await(`document.querySelector(".pill").innerText === "Paused"`)
+
+	// The next question is asked before the response to the first one arrives, and stays.
+	page.Click(".ask footer button", "Cancel")
 	page.Click(".actions button", "Resume")
+	page.Await(`window.respond && window.respond()`)
+	page.Await(`document.querySelector(".done").innerText === "paused"`)
 	page.Click(".ask footer button", "Resume")
 	page.Await(`document.querySelector(".pill").innerText !== "Paused"`)
 
