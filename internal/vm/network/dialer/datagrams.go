@@ -104,6 +104,13 @@ func (d *datagrams) has(f *flow) bool {
 	return d.flows[f.own] == f
 }
 
+// uses reports whether an open flow has a port of Link.Own.
+func (d *datagrams) uses(own uint16) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.flows[own] != nil
+}
+
 // handle queues a datagram of the guest. It returns false if the datagram belongs to no flow; the guest then gets an ICMP
 // error.
 func (d *datagrams) handle(id stack.TransportEndpointID, packet *stack.PacketBuffer) bool {

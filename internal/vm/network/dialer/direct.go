@@ -53,13 +53,28 @@ type Direct struct {
 	// datagrams does not displace packets of connections.
 	openDatagrams func() (*datagrams, error)
 	datagrams     atomic.Pointer[datagrams]
+
+	// end cancels ctx, and thus breaks all connections. After stay, the context of NewDirect no longer does so. stay returns
+	// false if it already has.
+	ctx  context.Context
+	end  func()
+	stay func() bool
+	// moved replaces Link.Send when the guest has moved to another hypervisor.
+	moved atomic.Pointer[func(packet []byte) error]
+	// adopted has the connections of the guest's former hypervisor. It is nil if there are none.
+	adopted atomic.Pointer[Adopted]
 }
 
-// NewDirect attaches to the link until the context is canceled or sending fails. Open connections then break.
+// NewDirect attaches to the link until the context is canceled or sending fails. Open connections then break, unless Move
+// was called before.
 func NewDirect(ctx context.Context, link Link) (*Direct, error) {
 	d := &Direct{link: link, endpoint: channel.New(queued, maxPacket, ""), probes: defaultKeepAlive}
+	d.ctx, d.end = context.WithCancel(context.WithoutCancel(ctx))
+	d.stay = context.AfterFunc(ctx, d.end)
+	link.Send = d.send
 	var err error
 	if d.stack, err = newStack(d.endpoint, link.Own, tcp.NewProtocol); err != nil {
+		d.end()
 		return nil, err
 	}
 	for _, option := range []tcpip.SettableTransportProtocolOption{
@@ -67,15 +82,16 @@ func NewDirect(ctx context.Context, link Link) (*Direct, error) {
 		&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: directBuffer, Max: directBuffer},
 	} {
 		if err := d.stack.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			d.end()
 			return nil, fmt.Errorf("limiting the buffers of connections: %s", err)
 		}
 	}
 	d.openDatagrams = sync.OnceValues(func() (*datagrams, error) {
-		opened, err := newDatagrams(ctx, link)
+		opened, err := newDatagrams(d.ctx, link)
 		d.datagrams.Store(opened)
 		return opened, err
 	})
-	go d.link.transmit(ctx, d.stack, d.endpoint)
+	go link.transmit(d.ctx, d.stack, d.endpoint)
 	return d, nil
 }
 
@@ -96,6 +112,14 @@ func (l *Link) transmit(ctx context.Context, s *stack.Stack, packets *channel.En
 
 // Receive handles a frame from the guest to Link.Own. It does not block, and keeps no reference to the frame.
 func (d *Direct) Receive(frame []byte) {
+	if adopted := d.adopted.Load(); adopted != nil && adopted.take(frame) {
+		return
+	}
+	d.receive(frame)
+}
+
+// receive passes a frame of the guest to the network stack of this process.
+func (d *Direct) receive(frame []byte) {
 	if isDatagram(frame) {
 		if opened := d.datagrams.Load(); opened != nil {
 			receive(opened.endpoint, frame)
@@ -150,11 +174,7 @@ func (d *Direct) keepAlive(conn net.Conn, port uint16) error {
 	if !ok {
 		return nil // it has been closed
 	}
-	protocol := protocolOf(d.link.Guest)
-	found, ok := d.stack.FindTransportEndpoint(protocol, tcp.ProtocolNumber, stack.TransportEndpointID{
-		LocalPort: uint16(local.Port), LocalAddress: tcpip.AddrFromSlice(d.link.Own.AsSlice()),
-		RemotePort: port, RemoteAddress: tcpip.AddrFromSlice(d.link.Guest.AsSlice()),
-	}, card).(tcpip.Endpoint)
+	found, ok := d.endpointOf(uint16(local.Port), port).(tcpip.Endpoint)
 	if !ok {
 		return nil // it has been closed
 	}
@@ -169,6 +189,14 @@ func (d *Direct) keepAlive(conn net.Conn, port uint16) error {
 	}
 	found.SocketOptions().SetKeepAlive(true)
 	return nil
+}
+
+// endpointOf returns the endpoint of a connection from a port of Link.Own to a port of the guest; nil if there is none.
+func (d *Direct) endpointOf(own, guest uint16) stack.TransportEndpoint {
+	return d.stack.FindTransportEndpoint(protocolOf(d.link.Guest), tcp.ProtocolNumber, stack.TransportEndpointID{
+		LocalPort: own, LocalAddress: tcpip.AddrFromSlice(d.link.Own.AsSlice()),
+		RemotePort: guest, RemoteAddress: tcpip.AddrFromSlice(d.link.Guest.AsSlice()),
+	}, card)
 }
 
 // Conn is a connection to a guest.
