@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -228,6 +229,9 @@ func credentialsFor(spec *vmpb.VMSpec, getenv func(string) string, log *slog.Log
 	return identity.FromFiles(files, self, nil, log), nil
 }
 
+// siblingMethods are the methods that other hypervisors of the same VM may call.
+var siblingMethods = []string{vmpb.Hypervisor_StartMigration_FullMethodName, vmpb.Hypervisor_CarryConnections_FullMethodName}
+
 // peerMayCall allows everything to the controller, and migrations to other hypervisors of the same VM. Users
 // have the unix socket.
 func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) error {
@@ -238,7 +242,7 @@ func peerMayCall(spec *vmpb.VMSpec) func(ctx context.Context, method string) err
 			return err
 		case peer.IsController():
 			return nil
-		case method == vmpb.Hypervisor_StartMigration_FullMethodName && isSibling(peer, spec):
+		case slices.Contains(siblingMethods, method) && isSibling(peer, spec):
 			return nil
 		}
 		return status.Errorf(codes.PermissionDenied, "%s may not call %s here", peer, method)

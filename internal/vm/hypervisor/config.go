@@ -22,6 +22,7 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/lease"
+	"github.com/millwright-dev/millwright/internal/vm/network/dialer"
 	"github.com/millwright-dev/millwright/internal/vm/network/overlay"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
@@ -209,6 +210,8 @@ type Machine interface {
 	Kill(ctx context.Context) error
 	Grow(ctx context.Context, serial string, bytes uint64) error
 	Activate(ctx context.Context) error
+	// Direct returns this process's connections to the guest; nil if the guest has no network.
+	Direct() *dialer.Direct
 }
 
 // QEMU starts machines with QEMU.

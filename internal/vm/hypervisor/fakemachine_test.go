@@ -118,6 +118,7 @@ type fakeMachine struct {
 	console   *console.Console
 	port      net.Conn
 	done      chan struct{}
+	direct    *dialer.Direct
 
 	mu      sync.Mutex
 	awake   *sync.Cond // signaled when state changes
@@ -404,6 +405,9 @@ func (m *fakeMachine) Kill(context.Context) error {
 
 // Console implements hypervisor.Machine.
 func (m *fakeMachine) Console() *console.Console { return m.console }
+
+// Direct implements hypervisor.Machine.
+func (m *fakeMachine) Direct() *dialer.Direct { return m.direct }
 
 // DialGuest implements hypervisor.Machine. The guest has no network.
 func (m *fakeMachine) DialGuest(context.Context, uint16) (dialer.Conn, error) {

@@ -17,6 +17,7 @@ type guest struct {
 	machine  Machine
 	disks    *guestDisks
 	server   *service.Server
+	clients  *clients
 	reporter *controller.Reporter
 	timing   Timing
 	log      *slog.Logger
@@ -39,11 +40,15 @@ const (
 	orderHold order = "hold"
 )
 
-// offer makes the guest's console and reset available.
-func (g *guest) offer() { g.server.SetGuest(g.machine) }
+// offer makes the guest's console, reset and ports available.
+func (g *guest) offer() {
+	g.server.SetGuest(g.machine)
+	g.clients.guest.run(g.machine)
+}
 
-// withdraw makes them unavailable, because the guest no longer runs here.
+// withdraw makes them unavailable, because the guest is stopped for a migration or no longer runs here.
 func (g *guest) withdraw() {
+	g.clients.guest.wait()
 	g.server.SetGuest(nil)
 	g.server.SetServing(false)
 }

@@ -22,7 +22,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/unixsocket"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/network/packetsocket"
@@ -79,7 +78,7 @@ type hypervisor struct {
 	received   bool
 	evacuation evacuation
 	overlay    guestOverlay
-	ports      *ports.Server // nil if clients cannot connect to the guest
+	clients    clients
 	networks   []*packetsocket.Socket
 }
 
@@ -87,12 +86,8 @@ type hypervisor struct {
 func (h *hypervisor) start(outer context.Context) error {
 	ctx, end := context.WithCancelCause(outer)
 	defer end(nil)
-	origin := booted
-	if h.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
-		origin = migrated
-	}
 	for _, step := range steps {
-		if step.only != "" && step.only != origin {
+		if step.only != "" && step.only != h.origin() {
 			continue
 		}
 		h.log.Debug("starting", "step", step.name)
@@ -110,6 +105,14 @@ func (h *hypervisor) start(outer context.Context) error {
 	return nil
 }
 
+// origin returns how the guest gets to this process.
+func (h *hypervisor) origin() guestOrigin {
+	if h.config.Spec.GetMode() == vmpb.VMSpec_SM_INCOMING_MIGRATION {
+		return migrated
+	}
+	return booted
+}
+
 // endReason returns why the context of the startup was canceled: by the controller, or by a signal.
 func endReason(ctx context.Context) error {
 	for _, cause := range []error{errTerminated, errExpired} {
@@ -120,7 +123,8 @@ func endReason(ctx context.Context) error {
 	return errStopped
 }
 
-// close undoes the steps in reverse order. It unlocks the disks last, when nothing in this process uses them.
+// close undoes the steps in reverse order. It unlocks the disks when nothing in this process uses them any more. Only
+// connections of clients to a guest that has moved may remain then.
 func (h *hypervisor) close() {
 	if h.guest != nil {
 		// No timeout: QEMU may write to the disk for as long as its process exists.
@@ -129,9 +133,7 @@ func (h *hypervisor) close() {
 	}
 	h.closeNetworks()
 	h.evacuation.close()
-	if h.ports != nil {
-		h.ports.Close()
-	}
+	h.clients.detach()
 	h.server.Stop()
 	h.overlay.close(h.conn, h.us, h.log)
 	h.lease.close()
@@ -148,6 +150,7 @@ func (h *hypervisor) close() {
 		_ = h.conn.Close()
 	}
 	_ = h.disks.Unlock()
+	h.clients.close(h.evacuation.shutdownTime)
 }
 
 // reportState reports a state with a message for users.

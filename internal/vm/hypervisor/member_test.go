@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -26,10 +27,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millwright-dev/millwright/internal/child"
+	"github.com/millwright-dev/millwright/internal/connlimit"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/arrival"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/departure"
+	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/vmspec"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/watchdog"
@@ -77,6 +80,7 @@ type memberConfig struct {
 	Listen    string
 	Authority []byte
 	Bandwidth uint64
+	Exposed   netip.AddrPort // where clients connect to the guest
 	Slow      bool
 	Hold      holdPoint
 	Timing    hypervisor.Timing
@@ -132,7 +136,18 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 	if m.Slow {
 		machines = slowly{machines}
 	}
+	var exposed *ports.Config
+	var network []netip.Prefix
+	if m.Exposed.IsValid() {
+		probe, err := ports.ParseProbe(fmt.Sprintf("tcp://:%d", m.Exposed.Port()))
+		if err != nil {
+			return hypervisor.Config{}, err
+		}
+		exposed = &ports.Config{Address: m.Exposed.Addr().String(), Ports: []uint16{m.Exposed.Port()}, Probe: probe}
+		network = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}
+	}
 	return hypervisor.Config{
+		Ports: exposed, Network: network,
 		Spec: spec, Paths: paths, Log: log, Timing: m.Timing, DiskServer: siblings.Connect,
 		WriteDisk: func(ctx context.Context, source image.Source, target image.Target, options image.Options) error {
 			options.Access.Servers = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}
@@ -149,7 +164,7 @@ func (m memberConfig) config(log *slog.Logger) (hypervisor.Config, error) {
 		},
 		Follow: credentials.FollowAuthorities,
 		Peers: service.Peers{
-			Listen: m.Listen, Options: credentials.ServerOptions(),
+			Listen: m.Listen, Options: credentials.ServerOptions(connlimit.Credentials),
 			Authorize: func(context.Context, string) error { return nil },
 		},
 		Migration: &hypervisor.Migration{
@@ -198,6 +213,8 @@ type testCluster struct {
 	fences *fences
 	// hold is the point at which the members block in a migration.
 	hold holdPoint
+	// exposed is where clients connect to the guest at later members. If it is not valid, they do not.
+	exposed netip.AddrPort
 	// eager reports whether the guest counts as fast as possible. Otherwise it sleeps between two numbers and
 	// leaves the processors to other processes.
 	eager bool
@@ -405,7 +422,7 @@ func (h *testCluster) start(pod string, mode vmpb.VMSpec_StartMode, prepare func
 	}
 	prepare(m)
 	config, err := json.Marshal(memberConfig{
-		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Firmware: h.uefi, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Slow: h.slow, Hold: h.hold,
+		Spec: text, Root: m.root, Disk: m.disk, Data: m.data, Program: machines, Firmware: h.uefi, Listen: listen, Authority: h.authority, Bandwidth: h.bandwidth, Exposed: h.exposed, Slow: h.slow, Hold: h.hold,
 		Timing: h.timing, Departure: h.departure, Arrival: h.arrival,
 	})
 	must(h.t, err)

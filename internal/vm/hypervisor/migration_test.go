@@ -3,7 +3,10 @@ package hypervisor_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +26,8 @@ import (
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/service"
 	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
+	"github.com/millwright-dev/millwright/test/support/freeport"
+	"github.com/millwright-dev/millwright/test/support/program"
 	"github.com/millwright-dev/millwright/test/support/smallfs"
 	"github.com/millwright-dev/millwright/test/support/tier"
 )
@@ -231,6 +236,56 @@ func TestMigration_BySignalAndBack(t *testing.T) {
 	}
 	target.kill()
 	target.wantAll(onTarget.last)
+}
+
+// TestMigration_SourceKeepsOnlyClients checks that a source with clients of its guest keeps nothing but them after the
+// switchover, not even for a moment that the target would have to wait for, and then exits.
+func TestMigration_SourceKeepsOnlyClients(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	h := newTestCluster(t)
+	port := freeport.Address(t).Port()
+	h.exposed = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	source := h.source()
+	here := source.counts()
+	here.keepsRunning()
+	client, err := net.Dial("tcp", h.exposed.String())
+	must(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	h.exposed = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), port)
+	target := h.moves("web-2")
+	here.toTheEnd()
+	onTarget := here.continuesOn(target)
+	onTarget.keepsRunning()
+
+	for {
+		lock, err := disk.Acquire(source.disk)
+		if err == nil {
+			must(t, lock.Release())
+			break
+		}
+		if !errors.Is(err, disk.ErrLocked) {
+			t.Fatal(err)
+		}
+		source.wantAlive() // it holds the lock while QEMU terminates
+		time.Sleep(time.Millisecond)
+	}
+	source.wantAlive()
+	if found := program.Processes(t, source.root, "qemu-system-x86_64"); len(found) > 0 {
+		t.Errorf("the processes %v still run", found)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Errorf("the client of the source: %v", err)
+	}
+	source.wantEnd(vmpb.EndTerminated)
+	log, err := os.ReadFile(filepath.Join(source.root, "log"))
+	must(t, err)
+	if strings.Contains(string(log), "does not carry them") {
+		t.Error("the target has not carried the connections until the source exited")
+	}
+	if _, err := client.Read(make([]byte, 1)); err == nil {
+		t.Error("the client of a source that has exited is connected")
+	}
 }
 
 // moves requests a migration to a target in the given Pod, and returns the target.

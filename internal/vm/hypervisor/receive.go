@@ -33,6 +33,9 @@ func (h *hypervisor) receive(ctx context.Context) error {
 	h.server.SetServing(true)
 	h.reportState(vmpb.ReportStateRequest_STATE_INCOMING, "waiting for the virtual machine")
 	err := incoming.Run(ctx)
+	if err == nil {
+		h.receiveClients(incoming.From().GetPodName())
+	}
 	h.server.SetIncoming(nil)
 	if err != nil {
 		h.server.SetServing(false)
@@ -112,6 +115,7 @@ func (h *hypervisor) runReceived() error {
 		h.guest.paused = authorization.Paused
 	}
 	err := h.guest.resume()
+	h.clients.check(h.reportReadiness) // before, the guest would not be ready
 	h.reportMigration(controller.Migration{
 		Phase: vmpb.ReportStateRequest_Migration_PHASE_DONE, TargetPod: h.us.GetPodName(),
 	})

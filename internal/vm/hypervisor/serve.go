@@ -181,6 +181,7 @@ func (h *hypervisor) apply(action handover.SourceAction) error {
 	switch action {
 	case handover.Kill:
 		if h.evacuation.committed {
+			h.carryClients()
 			return h.guest.kill(errMoved)
 		}
 		return h.guest.kill(errTerminated)

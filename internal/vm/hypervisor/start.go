@@ -9,7 +9,6 @@ import (
 
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/controller"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/disks"
-	"github.com/millwright-dev/millwright/internal/vm/hypervisor/ports"
 	"github.com/millwright-dev/millwright/internal/vm/hypervisor/qemu"
 	"github.com/millwright-dev/millwright/internal/vm/image"
 	"github.com/millwright-dev/millwright/internal/vm/image/architecture"
@@ -74,14 +73,6 @@ func (h *hypervisor) openRun(context.Context) error {
 	return nil
 }
 
-// openPorts runs early, because the next step uses any free port. There is no guest yet.
-func (h *hypervisor) openPorts(context.Context) (err error) {
-	if h.config.Ports != nil && len(h.config.Network) > 0 {
-		h.ports, err = ports.Listen(*h.config.Ports, h.server, h.log)
-	}
-	return err
-}
-
 // openServices runs early, so that the health check reports that the guest does not run yet.
 func (h *hypervisor) openServices(context.Context) error {
 	local, peers, err := h.listen(h.config)
@@ -113,8 +104,8 @@ func (h *hypervisor) connect(context.Context) error {
 		r.Endpoint, r.CanMigrate = h.endpoint, h.config.Migration != nil
 	})
 	h.disks.preparer.Report = h.reporter.Update
-	if h.ports != nil {
-		h.ports.Check(h.reportReadiness)
+	if h.origin() == booted {
+		h.clients.check(h.reportReadiness)
 	}
 	return nil
 }
@@ -261,7 +252,7 @@ func (h *hypervisor) launch(ctx context.Context, config qemu.Config) error {
 		return fmt.Errorf("%w: %w", errMachine, err)
 	}
 	h.guest = &guest{
-		machine: machine, disks: h.disks, server: h.server, reporter: h.reporter, timing: h.config.Timing, log: h.log,
+		machine: machine, disks: h.disks, server: h.server, clients: &h.clients, reporter: h.reporter, timing: h.config.Timing, log: h.log,
 	}
 	return nil
 }

@@ -166,6 +166,10 @@ var additions = map[string]string{
 
 	"ResetRequest.idempotency_counter": "1 optional uint64, JSON idempotencyCounter",
 
+	"Hypervisor.CarryConnections": "metropolis.proto.vm.GuestPacket (stream true) to metropolis.proto.vm.GuestPacket (stream true)",
+	"GuestPacket":                 "message",
+	"GuestPacket.packet":          "1 optional bytes, JSON packet",
+
 	"OOBManagement.Forward": "metropolis.proto.vm.ForwardIO (stream true) to metropolis.proto.vm.ForwardIO (stream true)",
 	"ForwardIO":             "message",
 	"ForwardIO.port":        "1 optional uint32, JSON port",

@@ -2832,6 +2832,52 @@ func (x *ScreenshotPart) GetData() []byte {
 	return nil
 }
 
+// GuestPacket is a packet to or from the guest. Addition.
+type GuestPacket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The packet, from its IPv4 or IPv6 header on. It contains a TCP segment or a datagram, and is not a fragment.
+	Packet        []byte `protobuf:"bytes,1,opt,name=packet,proto3" json:"packet,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuestPacket) Reset() {
+	*x = GuestPacket{}
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuestPacket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuestPacket) ProtoMessage() {}
+
+func (x *GuestPacket) ProtoReflect() protoreflect.Message {
+	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuestPacket.ProtoReflect.Descriptor instead.
+func (*GuestPacket) Descriptor() ([]byte, []int) {
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GuestPacket) GetPacket() []byte {
+	if x != nil {
+		return x.Packet
+	}
+	return nil
+}
+
 // MigrationProtocol is a method for copying a VM. The source sets the fields named constraint_*, and leaves those
 // named negotiated_* empty. The target sets the latter. It returns known constraints unchanged and drops unknown
 // fields. If any constraint is missing in the response, the source does not use this protocol.
@@ -2850,7 +2896,7 @@ type MigrationProtocol struct {
 
 func (x *MigrationProtocol) Reset() {
 	*x = MigrationProtocol{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2862,7 +2908,7 @@ func (x *MigrationProtocol) String() string {
 func (*MigrationProtocol) ProtoMessage() {}
 
 func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[30]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2875,7 +2921,7 @@ func (x *MigrationProtocol) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MigrationProtocol) GetKind() isMigrationProtocol_Kind {
@@ -2934,7 +2980,7 @@ type StartMigrationRequest struct {
 
 func (x *StartMigrationRequest) Reset() {
 	*x = StartMigrationRequest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +2992,7 @@ func (x *StartMigrationRequest) String() string {
 func (*StartMigrationRequest) ProtoMessage() {}
 
 func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[31]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3005,7 @@ func (x *StartMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationRequest.ProtoReflect.Descriptor instead.
 func (*StartMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartMigrationRequest) GetSupportedMigrationProtocol() []*MigrationProtocol {
@@ -2987,7 +3033,7 @@ type StartMigrationResponse struct {
 
 func (x *StartMigrationResponse) Reset() {
 	*x = StartMigrationResponse{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2999,7 +3045,7 @@ func (x *StartMigrationResponse) String() string {
 func (*StartMigrationResponse) ProtoMessage() {}
 
 func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[32]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,7 +3058,7 @@ func (x *StartMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartMigrationResponse.ProtoReflect.Descriptor instead.
 func (*StartMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{32}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StartMigrationResponse) GetMigrationProtocol() *MigrationProtocol {
@@ -3049,7 +3095,7 @@ type ReportStateRequest_Migration struct {
 
 func (x *ReportStateRequest_Migration) Reset() {
 	*x = ReportStateRequest_Migration{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3107,7 @@ func (x *ReportStateRequest_Migration) String() string {
 func (*ReportStateRequest_Migration) ProtoMessage() {}
 
 func (x *ReportStateRequest_Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[33]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3146,7 +3192,7 @@ type ReportStateRequest_Guest struct {
 
 func (x *ReportStateRequest_Guest) Reset() {
 	*x = ReportStateRequest_Guest{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3204,7 @@ func (x *ReportStateRequest_Guest) String() string {
 func (*ReportStateRequest_Guest) ProtoMessage() {}
 
 func (x *ReportStateRequest_Guest) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[34]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3249,7 @@ type MigrationProtocol_Qemu struct {
 
 func (x *MigrationProtocol_Qemu) Reset() {
 	*x = MigrationProtocol_Qemu{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3215,7 +3261,7 @@ func (x *MigrationProtocol_Qemu) String() string {
 func (*MigrationProtocol_Qemu) ProtoMessage() {}
 
 func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[35]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3228,7 +3274,7 @@ func (x *MigrationProtocol_Qemu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_Qemu.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_Qemu) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30, 0}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *MigrationProtocol_Qemu) GetConstraintWithBlockmigration() bool {
@@ -3286,7 +3332,7 @@ type MigrationProtocol_QemuNBD struct {
 
 func (x *MigrationProtocol_QemuNBD) Reset() {
 	*x = MigrationProtocol_QemuNBD{}
-	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3344,7 @@ func (x *MigrationProtocol_QemuNBD) String() string {
 func (*MigrationProtocol_QemuNBD) ProtoMessage() {}
 
 func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
-	mi := &file_metropolis_vm_vm_proto_msgTypes[36]
+	mi := &file_metropolis_vm_vm_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3357,7 @@ func (x *MigrationProtocol_QemuNBD) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationProtocol_QemuNBD.ProtoReflect.Descriptor instead.
 func (*MigrationProtocol_QemuNBD) Descriptor() ([]byte, []int) {
-	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{30, 1}
+	return file_metropolis_vm_vm_proto_rawDescGZIP(), []int{31, 1}
 }
 
 func (x *MigrationProtocol_QemuNBD) GetConstraintWithBlockmigration() bool {
@@ -3602,7 +3648,9 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"\x13\n" +
 	"\x11ScreenshotRequest\"$\n" +
 	"\x0eScreenshotPart\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"\xec\x06\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"%\n" +
+	"\vGuestPacket\x12\x16\n" +
+	"\x06packet\x18\x01 \x01(\fR\x06packet\"\xec\x06\n" +
 	"\x11MigrationProtocol\x12L\n" +
 	"\n" +
 	"qmeu_block\x18\x01 \x01(\v2+.metropolis.proto.vm.MigrationProtocol.QemuH\x00R\tqmeuBlock\x12K\n" +
@@ -3644,10 +3692,11 @@ const file_metropolis_vm_vm_proto_rawDesc = "" +
 	"\aForward\x12\x1e.metropolis.proto.vm.ForwardIO\x1a\x1e.metropolis.proto.vm.ForwardIO(\x010\x01\x12M\n" +
 	"\aDisplay\x12\x1e.metropolis.proto.vm.DisplayIO\x1a\x1e.metropolis.proto.vm.DisplayIO(\x010\x01\x12[\n" +
 	"\n" +
-	"Screenshot\x12&.metropolis.proto.vm.ScreenshotRequest\x1a#.metropolis.proto.vm.ScreenshotPart0\x012w\n" +
+	"Screenshot\x12&.metropolis.proto.vm.ScreenshotRequest\x1a#.metropolis.proto.vm.ScreenshotPart0\x012\xd3\x01\n" +
 	"\n" +
 	"Hypervisor\x12i\n" +
-	"\x0eStartMigration\x12*.metropolis.proto.vm.StartMigrationRequest\x1a+.metropolis.proto.vm.StartMigrationResponseB?Z=github.com/millwright-dev/millwright/proto/metropolis/vm;vmpbb\x06proto3"
+	"\x0eStartMigration\x12*.metropolis.proto.vm.StartMigrationRequest\x1a+.metropolis.proto.vm.StartMigrationResponse\x12Z\n" +
+	"\x10CarryConnections\x12 .metropolis.proto.vm.GuestPacket\x1a .metropolis.proto.vm.GuestPacket(\x010\x01B?Z=github.com/millwright-dev/millwright/proto/metropolis/vm;vmpbb\x06proto3"
 
 var (
 	file_metropolis_vm_vm_proto_rawDescOnce sync.Once
@@ -3662,7 +3711,7 @@ func file_metropolis_vm_vm_proto_rawDescGZIP() []byte {
 }
 
 var file_metropolis_vm_vm_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_metropolis_vm_vm_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_metropolis_vm_vm_proto_goTypes = []any{
 	(LeaseMode)(0),                                // 0: metropolis.proto.vm.LeaseMode
 	(VMSpec_StartMode)(0),                         // 1: metropolis.proto.vm.VMSpec.StartMode
@@ -3706,14 +3755,15 @@ var file_metropolis_vm_vm_proto_goTypes = []any{
 	(*DisplayIO)(nil),                             // 39: metropolis.proto.vm.DisplayIO
 	(*ScreenshotRequest)(nil),                     // 40: metropolis.proto.vm.ScreenshotRequest
 	(*ScreenshotPart)(nil),                        // 41: metropolis.proto.vm.ScreenshotPart
-	(*MigrationProtocol)(nil),                     // 42: metropolis.proto.vm.MigrationProtocol
-	(*StartMigrationRequest)(nil),                 // 43: metropolis.proto.vm.StartMigrationRequest
-	(*StartMigrationResponse)(nil),                // 44: metropolis.proto.vm.StartMigrationResponse
-	(*ReportStateRequest_Migration)(nil),          // 45: metropolis.proto.vm.ReportStateRequest.Migration
-	(*ReportStateRequest_Guest)(nil),              // 46: metropolis.proto.vm.ReportStateRequest.Guest
-	(*MigrationProtocol_Qemu)(nil),                // 47: metropolis.proto.vm.MigrationProtocol.Qemu
-	(*MigrationProtocol_QemuNBD)(nil),             // 48: metropolis.proto.vm.MigrationProtocol.QemuNBD
-	(*durationpb.Duration)(nil),                   // 49: google.protobuf.Duration
+	(*GuestPacket)(nil),                           // 42: metropolis.proto.vm.GuestPacket
+	(*MigrationProtocol)(nil),                     // 43: metropolis.proto.vm.MigrationProtocol
+	(*StartMigrationRequest)(nil),                 // 44: metropolis.proto.vm.StartMigrationRequest
+	(*StartMigrationResponse)(nil),                // 45: metropolis.proto.vm.StartMigrationResponse
+	(*ReportStateRequest_Migration)(nil),          // 46: metropolis.proto.vm.ReportStateRequest.Migration
+	(*ReportStateRequest_Guest)(nil),              // 47: metropolis.proto.vm.ReportStateRequest.Guest
+	(*MigrationProtocol_Qemu)(nil),                // 48: metropolis.proto.vm.MigrationProtocol.Qemu
+	(*MigrationProtocol_QemuNBD)(nil),             // 49: metropolis.proto.vm.MigrationProtocol.QemuNBD
+	(*durationpb.Duration)(nil),                   // 50: google.protobuf.Duration
 }
 var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	1,  // 0: metropolis.proto.vm.VMSpec.mode:type_name -> metropolis.proto.vm.VMSpec.StartMode
@@ -3722,11 +3772,11 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	17, // 3: metropolis.proto.vm.VMSpec.resources:type_name -> metropolis.proto.vm.Resources
 	18, // 4: metropolis.proto.vm.VMSpec.kernel_boot:type_name -> metropolis.proto.vm.KernelBoot
 	20, // 5: metropolis.proto.vm.VMSpec.user_data:type_name -> metropolis.proto.vm.UserData
-	49, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
-	49, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
+	50, // 6: metropolis.proto.vm.VMSpec.grace:type_name -> google.protobuf.Duration
+	50, // 7: metropolis.proto.vm.VMSpec.lease_duration:type_name -> google.protobuf.Duration
 	14, // 8: metropolis.proto.vm.VMSpec.data_disks:type_name -> metropolis.proto.vm.DataDisk
 	2,  // 9: metropolis.proto.vm.VMSpec.firmware:type_name -> metropolis.proto.vm.VMSpec.Firmware
-	49, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
+	50, // 10: metropolis.proto.vm.VMSpec.shutdown_time:type_name -> google.protobuf.Duration
 	3,  // 11: metropolis.proto.vm.VMSpec.display:type_name -> metropolis.proto.vm.VMSpec.Display
 	13, // 12: metropolis.proto.vm.VMSpec.networks:type_name -> metropolis.proto.vm.NetworkInterface
 	16, // 13: metropolis.proto.vm.DataDisk.initial_image:type_name -> metropolis.proto.vm.InitialImage
@@ -3738,32 +3788,32 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	22, // 19: metropolis.proto.vm.NetworkConfig.v6:type_name -> metropolis.proto.vm.PTPAddress
 	24, // 20: metropolis.proto.vm.RunLeaseRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	5,  // 21: metropolis.proto.vm.RunLeaseUpdate.status:type_name -> metropolis.proto.vm.RunLeaseUpdate.Status
-	49, // 22: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
+	50, // 22: metropolis.proto.vm.RunLeaseUpdate.valid_for:type_name -> google.protobuf.Duration
 	15, // 23: metropolis.proto.vm.RunLeaseUpdate.grow:type_name -> metropolis.proto.vm.DiskSize
 	27, // 24: metropolis.proto.vm.RunLeaseUpdate.disk_server:type_name -> metropolis.proto.vm.DiskServer
 	24, // 25: metropolis.proto.vm.MigrationSwitchoverRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	24, // 26: metropolis.proto.vm.MigrationSwitchoverRequest.them:type_name -> metropolis.proto.vm.HypervisorID
 	24, // 27: metropolis.proto.vm.EnsureMigrationTargetRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	49, // 28: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
+	50, // 28: metropolis.proto.vm.EnsureMigrationTargetRequest.stopping:type_name -> google.protobuf.Duration
 	6,  // 29: metropolis.proto.vm.EnsureMigrationTargetResponse.action:type_name -> metropolis.proto.vm.EnsureMigrationTargetResponse.Action
 	32, // 30: metropolis.proto.vm.EnsureMigrationTargetResponse.limits:type_name -> metropolis.proto.vm.MigrationLimits
-	49, // 31: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
-	49, // 32: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
-	49, // 33: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
+	50, // 31: metropolis.proto.vm.EnsureMigrationTargetResponse.grace:type_name -> google.protobuf.Duration
+	50, // 32: metropolis.proto.vm.MigrationLimits.downtime:type_name -> google.protobuf.Duration
+	50, // 33: metropolis.proto.vm.MigrationLimits.completion_timeout:type_name -> google.protobuf.Duration
 	7,  // 34: metropolis.proto.vm.MigrationLimits.timeout_policy:type_name -> metropolis.proto.vm.MigrationLimits.TimeoutPolicy
 	24, // 35: metropolis.proto.vm.ReportStateRequest.us:type_name -> metropolis.proto.vm.HypervisorID
 	8,  // 36: metropolis.proto.vm.ReportStateRequest.state:type_name -> metropolis.proto.vm.ReportStateRequest.State
 	9,  // 37: metropolis.proto.vm.ReportStateRequest.cause:type_name -> metropolis.proto.vm.ReportStateRequest.Cause
-	45, // 38: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
+	46, // 38: metropolis.proto.vm.ReportStateRequest.migration:type_name -> metropolis.proto.vm.ReportStateRequest.Migration
 	15, // 39: metropolis.proto.vm.ReportStateRequest.disks:type_name -> metropolis.proto.vm.DiskSize
-	46, // 40: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
-	47, // 41: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
-	48, // 42: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
-	42, // 43: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	47, // 40: metropolis.proto.vm.ReportStateRequest.guest:type_name -> metropolis.proto.vm.ReportStateRequest.Guest
+	48, // 41: metropolis.proto.vm.MigrationProtocol.qmeu_block:type_name -> metropolis.proto.vm.MigrationProtocol.Qemu
+	49, // 42: metropolis.proto.vm.MigrationProtocol.qemu_nbd:type_name -> metropolis.proto.vm.MigrationProtocol.QemuNBD
+	43, // 43: metropolis.proto.vm.StartMigrationRequest.supported_migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
 	24, // 44: metropolis.proto.vm.StartMigrationRequest.us:type_name -> metropolis.proto.vm.HypervisorID
-	42, // 45: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
+	43, // 45: metropolis.proto.vm.StartMigrationResponse.migration_protocol:type_name -> metropolis.proto.vm.MigrationProtocol
 	10, // 46: metropolis.proto.vm.ReportStateRequest.Migration.phase:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Phase
-	49, // 47: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
+	50, // 47: metropolis.proto.vm.ReportStateRequest.Migration.downtime:type_name -> google.protobuf.Duration
 	11, // 48: metropolis.proto.vm.ReportStateRequest.Migration.convergence:type_name -> metropolis.proto.vm.ReportStateRequest.Migration.Convergence
 	15, // 49: metropolis.proto.vm.MigrationProtocol.QemuNBD.constraint_data_disks:type_name -> metropolis.proto.vm.DiskSize
 	30, // 50: metropolis.proto.vm.VMController.EnsureMigrationTarget:input_type -> metropolis.proto.vm.EnsureMigrationTargetRequest
@@ -3775,19 +3825,21 @@ var file_metropolis_vm_vm_proto_depIdxs = []int32{
 	38, // 56: metropolis.proto.vm.OOBManagement.Forward:input_type -> metropolis.proto.vm.ForwardIO
 	39, // 57: metropolis.proto.vm.OOBManagement.Display:input_type -> metropolis.proto.vm.DisplayIO
 	40, // 58: metropolis.proto.vm.OOBManagement.Screenshot:input_type -> metropolis.proto.vm.ScreenshotRequest
-	43, // 59: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
-	31, // 60: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
-	29, // 61: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
-	26, // 62: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
-	34, // 63: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
-	36, // 64: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
-	37, // 65: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
-	38, // 66: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
-	39, // 67: metropolis.proto.vm.OOBManagement.Display:output_type -> metropolis.proto.vm.DisplayIO
-	41, // 68: metropolis.proto.vm.OOBManagement.Screenshot:output_type -> metropolis.proto.vm.ScreenshotPart
-	44, // 69: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
-	60, // [60:70] is the sub-list for method output_type
-	50, // [50:60] is the sub-list for method input_type
+	44, // 59: metropolis.proto.vm.Hypervisor.StartMigration:input_type -> metropolis.proto.vm.StartMigrationRequest
+	42, // 60: metropolis.proto.vm.Hypervisor.CarryConnections:input_type -> metropolis.proto.vm.GuestPacket
+	31, // 61: metropolis.proto.vm.VMController.EnsureMigrationTarget:output_type -> metropolis.proto.vm.EnsureMigrationTargetResponse
+	29, // 62: metropolis.proto.vm.VMController.MigrationSwitchover:output_type -> metropolis.proto.vm.MigrationSwitchoverResponse
+	26, // 63: metropolis.proto.vm.VMController.RunLease:output_type -> metropolis.proto.vm.RunLeaseUpdate
+	34, // 64: metropolis.proto.vm.VMController.ReportState:output_type -> metropolis.proto.vm.ReportStateResponse
+	36, // 65: metropolis.proto.vm.OOBManagement.Reset:output_type -> metropolis.proto.vm.ResetResponse
+	37, // 66: metropolis.proto.vm.OOBManagement.Console:output_type -> metropolis.proto.vm.ConsoleIO
+	38, // 67: metropolis.proto.vm.OOBManagement.Forward:output_type -> metropolis.proto.vm.ForwardIO
+	39, // 68: metropolis.proto.vm.OOBManagement.Display:output_type -> metropolis.proto.vm.DisplayIO
+	41, // 69: metropolis.proto.vm.OOBManagement.Screenshot:output_type -> metropolis.proto.vm.ScreenshotPart
+	45, // 70: metropolis.proto.vm.Hypervisor.StartMigration:output_type -> metropolis.proto.vm.StartMigrationResponse
+	42, // 71: metropolis.proto.vm.Hypervisor.CarryConnections:output_type -> metropolis.proto.vm.GuestPacket
+	61, // [61:72] is the sub-list for method output_type
+	50, // [50:61] is the sub-list for method input_type
 	50, // [50:50] is the sub-list for extension type_name
 	50, // [50:50] is the sub-list for extension extendee
 	0,  // [0:50] is the sub-list for field type_name
@@ -3798,7 +3850,7 @@ func file_metropolis_vm_vm_proto_init() {
 	if File_metropolis_vm_vm_proto != nil {
 		return
 	}
-	file_metropolis_vm_vm_proto_msgTypes[30].OneofWrappers = []any{
+	file_metropolis_vm_vm_proto_msgTypes[31].OneofWrappers = []any{
 		(*MigrationProtocol_QmeuBlock)(nil),
 		(*MigrationProtocol_QemuNbd)(nil),
 	}
@@ -3808,7 +3860,7 @@ func file_metropolis_vm_vm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metropolis_vm_vm_proto_rawDesc), len(file_metropolis_vm_vm_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -649,7 +649,8 @@ var OOBManagement_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Hypervisor_StartMigration_FullMethodName = "/metropolis.proto.vm.Hypervisor/StartMigration"
+	Hypervisor_StartMigration_FullMethodName   = "/metropolis.proto.vm.Hypervisor/StartMigration"
+	Hypervisor_CarryConnections_FullMethodName = "/metropolis.proto.vm.Hypervisor/CarryConnections"
 )
 
 // HypervisorClient is the client API for Hypervisor service.
@@ -663,6 +664,15 @@ type HypervisorClient interface {
 	// does not wait for a migration (of this VM). Until the copy begins, the same source may call again and gets the
 	// same response. Any other caller gets FAILED_PRECONDITION.
 	StartMigration(ctx context.Context, in *StartMigrationRequest, opts ...grpc.CallOption) (*StartMigrationResponse, error)
+	// CarryConnections continues the connections and flows of datagrams of the source's clients to ports of the guest,
+	// after the switchover. Both streams carry packets: those of the source to the guest, and those of the guest that
+	// belong to none of the target's connections. The target sends the header when it is ready, before the guest
+	// continues. It drops packets of the source that have another source address than the source's connections to the
+	// guest before, go to a port of the guest that the target does not serve, or belong to a connection of the target.
+	// CarryConnections returns FAILED_PRECONDITION while the target waits for the guest, and NOT_FOUND if the caller is
+	// not the source of this guest, has called before, or has not called within a minute. The source closes the stream,
+	// and its connections then end. Without this method, they end with the switchover. Addition.
+	CarryConnections(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[GuestPacket, GuestPacket], error)
 }
 
 type hypervisorClient struct {
@@ -683,6 +693,19 @@ func (c *hypervisorClient) StartMigration(ctx context.Context, in *StartMigratio
 	return out, nil
 }
 
+func (c *hypervisorClient) CarryConnections(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[GuestPacket, GuestPacket], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Hypervisor_ServiceDesc.Streams[0], Hypervisor_CarryConnections_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GuestPacket, GuestPacket]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Hypervisor_CarryConnectionsClient = grpc.BidiStreamingClient[GuestPacket, GuestPacket]
+
 // HypervisorServer is the server API for Hypervisor service.
 // All implementations must embed UnimplementedHypervisorServer
 // for forward compatibility.
@@ -694,6 +717,15 @@ type HypervisorServer interface {
 	// does not wait for a migration (of this VM). Until the copy begins, the same source may call again and gets the
 	// same response. Any other caller gets FAILED_PRECONDITION.
 	StartMigration(context.Context, *StartMigrationRequest) (*StartMigrationResponse, error)
+	// CarryConnections continues the connections and flows of datagrams of the source's clients to ports of the guest,
+	// after the switchover. Both streams carry packets: those of the source to the guest, and those of the guest that
+	// belong to none of the target's connections. The target sends the header when it is ready, before the guest
+	// continues. It drops packets of the source that have another source address than the source's connections to the
+	// guest before, go to a port of the guest that the target does not serve, or belong to a connection of the target.
+	// CarryConnections returns FAILED_PRECONDITION while the target waits for the guest, and NOT_FOUND if the caller is
+	// not the source of this guest, has called before, or has not called within a minute. The source closes the stream,
+	// and its connections then end. Without this method, they end with the switchover. Addition.
+	CarryConnections(grpc.BidiStreamingServer[GuestPacket, GuestPacket]) error
 	mustEmbedUnimplementedHypervisorServer()
 }
 
@@ -706,6 +738,9 @@ type UnimplementedHypervisorServer struct{}
 
 func (UnimplementedHypervisorServer) StartMigration(context.Context, *StartMigrationRequest) (*StartMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StartMigration not implemented")
+}
+func (UnimplementedHypervisorServer) CarryConnections(grpc.BidiStreamingServer[GuestPacket, GuestPacket]) error {
+	return status.Error(codes.Unimplemented, "method CarryConnections not implemented")
 }
 func (UnimplementedHypervisorServer) mustEmbedUnimplementedHypervisorServer() {}
 func (UnimplementedHypervisorServer) testEmbeddedByValue()                    {}
@@ -746,6 +781,13 @@ func _Hypervisor_StartMigration_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Hypervisor_CarryConnections_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(HypervisorServer).CarryConnections(&grpc.GenericServerStream[GuestPacket, GuestPacket]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Hypervisor_CarryConnectionsServer = grpc.BidiStreamingServer[GuestPacket, GuestPacket]
+
 // Hypervisor_ServiceDesc is the grpc.ServiceDesc for Hypervisor service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -758,6 +800,13 @@ var Hypervisor_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Hypervisor_StartMigration_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "CarryConnections",
+			Handler:       _Hypervisor_CarryConnections_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "metropolis/vm/vm.proto",
 }

@@ -169,6 +169,9 @@ func (a *Arrival) Run(ctx context.Context) error {
 	return nil
 }
 
+// From returns the source, once Run has returned nil.
+func (a *Arrival) From() *vmpb.HypervisorID { return a.them }
+
 // take applies an event and logs the transition.
 func (a *Arrival) take(event handover.TargetEvent) handover.TargetAction {
 	from := a.target.State()

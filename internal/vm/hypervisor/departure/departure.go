@@ -231,6 +231,9 @@ func (d *Departure) AwaitsLease() bool { return d.source.State() == handover.Reg
 // Run returns the current run of the hypervisor. It changes with OpenLease.
 func (d *Departure) Run() *vmpb.HypervisorID { return d.Us }
 
+// Target returns the target of the last attempt.
+func (d *Departure) Target() (endpoint, pod string) { return d.attempt.endpoint, d.attempt.pod }
+
 // Close cancels the operation in progress and waits until it has returned. If no commit was sent by then, none
 // will be sent.
 func (d *Departure) Close() {

@@ -80,7 +80,7 @@ func (p *datagramPort) serve() {
 			return
 		case err != nil:
 			p.server.log.Warn("cannot receive datagrams to the guest", "port", p.port, "error", err)
-			if !p.server.sleep(retryAfter) {
+			if !sleep(p.server.ctx, retryAfter) {
 				return
 			}
 		default:

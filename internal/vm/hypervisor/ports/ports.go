@@ -66,6 +66,7 @@ type Server struct {
 	listeners []net.Listener
 	datagrams []*datagramPort
 	running   sync.WaitGroup
+	activity  activity
 	// open counts connections, and clients has them by client.
 	open    *connlimit.Counter
 	clients *connlimit.Pool
@@ -120,6 +121,46 @@ func (s *Server) Close() {
 	}
 }
 
+// AwaitIdle waits until there is no connection, and has been none for a while.
+func (s *Server) AwaitIdle(ctx context.Context, quiet time.Duration) {
+	begun := time.Now()
+	for left := quiet; left > 0 && sleep(ctx, left); {
+		left = quiet - time.Since(s.activity.last(begun))
+	}
+}
+
+// activity is when there were connections.
+type activity struct {
+	mu    sync.Mutex
+	open  int
+	ended time.Time
+}
+
+func (a *activity) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open++
+}
+
+func (a *activity) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open, a.ended = a.open-1, time.Now()
+}
+
+// last returns when there last was a connection since a time, or this time.
+func (a *activity) last(since time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.open > 0:
+		return time.Now()
+	case a.ended.After(since):
+		return a.ended
+	}
+	return since
+}
+
 func (s *Server) serve(listener net.Listener, port uint16) {
 	for {
 		client, err := listener.Accept()
@@ -129,12 +170,10 @@ func (s *Server) serve(listener net.Listener, port uint16) {
 			return
 		default: // for example, too many open files
 			s.log.Warn("cannot accept a connection to the guest", "port", port, "error", err)
-			select {
-			case <-time.After(retryAfter):
-				continue
-			case <-s.ctx.Done():
+			if !sleep(s.ctx, retryAfter) {
 				return
 			}
+			continue
 		}
 		ctx, cancel := context.WithCancel(s.ctx)
 		release, ok := s.admit(client.RemoteAddr(), cancel)
@@ -143,7 +182,9 @@ func (s *Server) serve(listener net.Listener, port uint16) {
 			reset(client)
 			continue
 		}
+		s.activity.begin()
 		s.running.Go(func() {
+			defer s.activity.end()
 			defer release()
 			defer cancel()
 			s.forward(ctx, client, port)

@@ -217,6 +217,46 @@ func TestServer_ClosesConnections(t *testing.T) {
 	}
 }
 
+// TestServer_AwaitIdle checks when clients count as gone: when there has been no connection for a while.
+func TestServer_AwaitIdle(t *testing.T) {
+	const quiet = 10 * time.Second
+	for name, test := range map[string]struct {
+		connections func(*activity)
+		want        time.Duration
+	}{
+		"no connections": {func(*activity) {}, quiet},
+		"short connections": {func(a *activity) {
+			for range 5 {
+				time.Sleep(3 * time.Second)
+				a.begin()
+				a.end()
+			}
+		}, 15*time.Second + quiet},
+		"a long connection": {func(a *activity) {
+			a.begin()
+			time.Sleep(25 * time.Second)
+			a.end()
+		}, 25*time.Second + quiet},
+		"an endless connection": {(*activity).begin, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := Listen(Config{}, nil, nil)
+				must(t, err)
+				defer s.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				begun := time.Now()
+				go test.connections(&s.activity)
+				s.AwaitIdle(ctx, quiet)
+				if got := time.Since(begun); got != test.want {
+					t.Errorf("the clients are gone after %s, want %s", got, test.want)
+				}
+			})
+		})
+	}
+}
+
 // Listen reports a port that is in use, and leaves none open.
 func TestListen_PortInUse(t *testing.T) {
 	used, err := net.Listen("tcp", "127.0.0.1:0")
@@ -331,7 +371,7 @@ func TestServer_Check(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		var reports []string
-		s.Check(func(problem error) { reports = append(reports, strings.TrimSpace("ready "+errorText(problem))) })
+		stop := s.Check(func(problem error) { reports = append(reports, strings.TrimSpace("ready "+errorText(problem))) })
 		expect := func(after time.Duration, want ...string) {
 			t.Helper()
 			time.Sleep(after)
@@ -353,5 +393,8 @@ func TestServer_Check(t *testing.T) {
 		expect(36*time.Second, "ready port 80 did not respond within 4s")
 		silent, accepts = false, true
 		expect(8*time.Second, "ready")
+		accepts = false
+		stop()
+		expect(time.Minute)
 	})
 }

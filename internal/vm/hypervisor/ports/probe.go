@@ -56,40 +56,52 @@ const (
 	maxHeader = 64 << 10
 )
 
-// Check starts to check the guest until the server is closed. It calls report with nil when the guest becomes ready, and
-// with the reason when it is not ready. Another reason, which the guest may determine, is reported twice a minute at most.
-func (s *Server) Check(report func(problem error)) {
+// Check starts to check the guest until the server is closed or stop is called. It calls report with nil when the guest
+// becomes ready, and with the reason when it is not ready. Another reason, which the guest may determine, is reported twice
+// a minute at most. When stop returns, report is not called any more.
+func (s *Server) Check(report func(problem error)) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	stopped := make(chan struct{})
 	s.running.Go(func() {
-		failed := failures - 1 // the first failure counts
-		var wait time.Duration
-		var reported time.Time
-		for s.sleep(wait) {
-			problem := s.probe.check(s.ctx, s.guest.DialGuest)
-			switch {
-			case s.ctx.Err() != nil:
-				return
-			case problem == nil:
-				failed, wait, reported = 0, period, time.Time{}
-				report(nil)
-				continue
-			}
-			if failed++; failed < failures {
-				continue
-			}
-			if wait = unreadyPeriod; time.Since(reported) >= reasonPeriod {
-				reported = time.Now()
-				report(problem)
-			}
-		}
+		defer close(stopped)
+		s.check(ctx, report)
 	})
+	return func() {
+		cancel()
+		<-stopped
+	}
 }
 
-// sleep waits. It returns false if the server was closed.
-func (s *Server) sleep(wait time.Duration) bool {
+func (s *Server) check(ctx context.Context, report func(problem error)) {
+	failed := failures - 1 // the first failure counts
+	var wait time.Duration
+	var reported time.Time
+	for sleep(ctx, wait) {
+		problem := s.probe.check(ctx, s.guest.DialGuest)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case problem == nil:
+			failed, wait, reported = 0, period, time.Time{}
+			report(nil)
+			continue
+		}
+		if failed++; failed < failures {
+			continue
+		}
+		if wait = unreadyPeriod; time.Since(reported) >= reasonPeriod {
+			reported = time.Now()
+			report(problem)
+		}
+	}
+}
+
+// sleep waits. It returns false if the context is canceled.
+func sleep(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-time.After(wait):
 		return true
-	case <-s.ctx.Done():
+	case <-ctx.Done():
 		return false
 	}
 }

@@ -128,6 +128,9 @@ func (n UserNetwork) attach(ctx context.Context, port network.Port, out *frames,
 // ErrNoNetwork means that the guest has no network interface.
 var ErrNoNetwork = errors.New("the guest has no network")
 
+// Direct returns this process's connections to the guest. It returns nil if the guest has no network.
+func (p *Process) Direct() *dialer.Direct { return p.direct }
+
 // DialGuest connects to a TCP port of the guest. It uses the guest's own link, so it reaches no other address. It returns
 // ErrNoNetwork, the context's cause if the guest does not respond in time, or an error if the guest refuses the
 // connection.

@@ -214,6 +214,28 @@ type migration struct {
 	vmpb.UnimplementedHypervisorServer
 
 	incoming atomic.Pointer[Incoming]
+	moved    atomic.Pointer[Moved]
+}
+
+// Moved continues the connections of the former hypervisor to a guest that has moved here. It is implemented by
+// *moved.Receiver.
+type Moved interface {
+	// CarryConnections implements vmpb.HypervisorServer.
+	CarryConnections(stream grpc.BidiStreamingServer[vmpb.GuestPacket, vmpb.GuestPacket]) error
+}
+
+// SetMoved sets the connections of the former hypervisor.
+func (m *migration) SetMoved(moved Moved) { m.moved.Store(&moved) }
+
+// CarryConnections implements vmpb.HypervisorServer.
+func (m *migration) CarryConnections(stream grpc.BidiStreamingServer[vmpb.GuestPacket, vmpb.GuestPacket]) error {
+	if moved := m.moved.Load(); moved != nil {
+		return (*moved).CarryConnections(stream)
+	}
+	if m.incoming.Load() != nil {
+		return status.Error(codes.FailedPrecondition, "this hypervisor is waiting for the guest")
+	}
+	return status.Error(codes.NotFound, "this hypervisor has no connections of another one")
 }
 
 // SetIncoming sets the migration that this hypervisor is waiting for, or none if incoming is nil.

@@ -465,3 +465,34 @@ func TestServer_IdleClientsDoNotBlock(t *testing.T) {
 		t.Errorf("another address: %v", err)
 	}
 }
+
+// arriving is a migration that does not arrive, with connections of the former hypervisor.
+type arriving struct{ Incoming }
+
+var errCarried = errors.New("carried")
+
+// CarryConnections implements Moved.
+func (arriving) CarryConnections(grpc.BidiStreamingServer[vmpb.GuestPacket, vmpb.GuestPacket]) error {
+	return errCarried
+}
+
+// TestServer_CarriesConnectionsOfReceivedGuest checks that a hypervisor refuses the connections of another one for good unless
+// it receives a guest.
+func TestServer_CarriesConnectionsOfReceivedGuest(t *testing.T) {
+	s := New(Peers{})
+	defer s.Stop()
+	want := func(code codes.Code) {
+		t.Helper()
+		if got := status.Code(s.CarryConnections(nil)); got != code {
+			t.Errorf("got code %s, want %s", got, code)
+		}
+	}
+	want(codes.NotFound)
+	s.SetIncoming(arriving{})
+	want(codes.FailedPrecondition)
+	s.SetMoved(arriving{})
+	s.SetIncoming(nil)
+	if err := s.CarryConnections(nil); !errors.Is(err, errCarried) {
+		t.Errorf("got %v", err)
+	}
+}
