@@ -16,30 +16,51 @@ import (
 	"github.com/millwright-dev/millwright/internal/controllers/virtualmachine/podstate"
 	"github.com/millwright-dev/millwright/internal/reconcile/apierror"
 	"github.com/millwright-dev/millwright/internal/reconcile/flow"
+	vmpb "github.com/millwright-dev/millwright/proto/metropolis/vm"
 )
 
 // label gives the labels that Services select to the Pod of the authoritative hypervisor while its guest is ready, and
-// to no other Pod of the VM. The readiness of the Pod itself is that of the hypervisor.
+// then removes them from all other Pods of the VM. The readiness of the Pod itself is that of the hypervisor.
+//
+// After a switchover, the other Pods lose them only once the new Pod has them, so that the Service always has an endpoint.
+// A Pod that is being deleted keeps them while the guest is ready. Kubernetes then sends connections to it only if the
+// Service has no other endpoint.
 //
 // It runs before the steps that may fail for long, for example because of a quota, so that clients do not stay with a
 // guest that is not ready. If it fails itself, it does not prevent these steps, and ConfirmLabels returns the error.
 func (p *hypervisorPods) label(ctx context.Context, s *scope) flow.Result {
-	report := p.hypervisors.Report(s.vm)
+	if hasClients(s.active) {
+		var desired map[string]string
+		if isReady(s, p.hypervisors.Report(s.vm)) {
+			desired = podspec.ServiceLabels(s.vm)
+		}
+		if s.unlabeled = p.setServiceLabels(ctx, s.active, desired); s.unlabeled != nil {
+			return flow.Continue()
+		}
+	}
 	for _, pod := range s.pods {
-		if !podspec.HasPorts(pod) || !podstate.Alive(pod) {
-			continue
+		if pod != s.active && hasClients(pod) {
+			s.unlabeled = errors.Join(s.unlabeled, p.setServiceLabels(ctx, pod, nil))
 		}
-		desired := podspec.ServiceLabels(s.vm)
-		switch {
-		case pod != s.active || !pod.DeletionTimestamp.IsZero():
-			desired = nil
-		case report.GetGuest() == nil && len(serviceLabels(pod)) > 0: // this process has no report yet
-		case !report.GetGuest().GetReady():
-			desired = nil
-		}
-		s.unlabeled = errors.Join(s.unlabeled, p.setServiceLabels(ctx, pod, desired))
 	}
 	return flow.Continue()
+}
+
+// hasClients reports whether clients can connect to the guest at a Pod, which may be nil.
+func hasClients(pod *corev1.Pod) bool { return podstate.Alive(pod) && podspec.HasPorts(pod) }
+
+// isReady reports whether the guest of the authoritative hypervisor is ready for clients. Until the hypervisor has checked
+// its guest, or this process has a report, the guest counts as ready if it was before: here, or where it has migrated from.
+func isReady(s *scope, report *vmpb.ReportStateRequest) bool {
+	if report.GetState() == vmpb.ReportStateRequest_STATE_STOPPING {
+		return false
+	}
+	if report.GetGuest() != nil {
+		return report.GetGuest().GetReady()
+	}
+	migration := s.vm.Status.Migration
+	arrived := migration != nil && migration.Phase == v1alpha1.MigrationSucceeded && migration.TargetPodName == s.active.Name
+	return len(serviceLabels(s.active)) > 0 || arrived && meta.IsStatusConditionTrue(s.vm.Status.Conditions, v1alpha1.ConditionGuestReady)
 }
 
 // confirmLabels fails if label has failed.
@@ -75,7 +96,7 @@ const (
 
 // guestReady sets or removes the condition GuestReady.
 func guestReady(o observation, conditions *[]metav1.Condition, set func(metav1.Condition)) {
-	if !podstate.Alive(o.active) || !podspec.HasPorts(o.active) {
+	if !hasClients(o.active) {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionGuestReady)
 		return
 	}

@@ -3,6 +3,7 @@ package virtualmachine
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,7 +79,12 @@ func TestPorts_ServicesFollowReadyGuest(t *testing.T) {
 	w.change("a", func(vm *v1alpha1.VirtualMachine) { vm.Labels[labelApp] = "shop" })
 	w.eventually("the pod has the changed label", w.selected(pod, "shop"))
 
-	w.hypervisor("a", pod, 1).guestReady("port 80 did not respond within 4s")
+	again := w.hypervisor("a", pod, 1)
+	again.report(vmpb.ReportStateRequest_STATE_STOPPING, func(r *vmpb.ReportStateRequest) { r.Guest = &vmpb.ReportStateRequest_Guest{Ready: true} })
+	w.eventually("the pod of a guest that shuts down is not selected", w.selected(pod, ""))
+	again.guestReady("")
+	w.eventually("the pod is selected again", w.selected(pod, "shop"))
+	again.guestReady("port 80 did not respond within 4s")
 	w.eventually("the pod is not selected", w.selected(pod, ""))
 	w.eventually("the condition has the new reason", func() bool { // it is written after the Pod has lost its labels
 		return w.guestCondition("a") == "False port 80 did not respond within 4s"
@@ -97,29 +103,32 @@ func (w *fakeEnv) sign(t *testing.T, pod *corev1.Pod) {
 	}
 }
 
-// TestPorts_OnlyAuthoritativePod checks that a Pod loses the labels when it loses the authority or is being deleted, and
-// that the Pod of a hypervisor without ports gets none.
+// TestPorts_OnlyAuthoritativePod checks that a Pod loses the labels when it loses the authority, but not because it is being
+// deleted, and that the Pod of a hypervisor without ports gets none.
 func TestPorts_OnlyAuthoritativePod(t *testing.T) {
-	for name, change := range map[string]func(vm *v1alpha1.VirtualMachine, pod *corev1.Pod){
-		"other authority": func(vm *v1alpha1.VirtualMachine, _ *corev1.Pod) {
+	for name, test := range map[string]struct {
+		change func(vm *v1alpha1.VirtualMachine, pod *corev1.Pod)
+		want   string
+	}{
+		"other authority": {change: func(vm *v1alpha1.VirtualMachine, _ *corev1.Pod) {
 			vm.Status.ActivePodName, vm.Status.ActivePodUID = "other", "uid-of-other"
 			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{SourcePodName: "pod", TargetPodName: "other"}
-		},
-		"deleted": func(_ *v1alpha1.VirtualMachine, pod *corev1.Pod) {
+		}},
+		"deleted": {want: "web", change: func(_ *v1alpha1.VirtualMachine, pod *corev1.Pod) {
 			pod.DeletionTimestamp, pod.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"example.com/kubelet"}
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vm, pod, all := newRunning(t)
 			vm.Labels = map[string]string{labelApp: "web"}
 			pod.Labels[labelApp] = "web"
 			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
-			change(vm, pod)
+			test.change(vm, pod)
 			w := newFakeEnv(t, newAuthority(t), all...)
 			w.sign(t, pod)
 			w.pass(t.Context())
 			err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)
-			if client.IgnoreNotFound(err) != nil || err == nil && pod.Labels[labelApp] != "" {
+			if client.IgnoreNotFound(err) != nil || err == nil && pod.Labels[labelApp] != test.want {
 				t.Errorf("the pod has labels %v, %v", pod.Labels, err)
 			}
 		})
@@ -130,6 +139,57 @@ func TestPorts_OnlyAuthoritativePod(t *testing.T) {
 	w.pass(t.Context())
 	if err := w.live.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || pod.Labels[labelApp] != "" {
 		t.Errorf("the pod without ports has labels %v, %v", pod.Labels, err)
+	}
+}
+
+// TestPorts_Switchover checks that the new Pod gets the labels immediately after a switchover if the guest was ready at the
+// source, and before the former Pod loses them and is deleted.
+func TestPorts_Switchover(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase  v1alpha1.MigrationPhase
+		ready  metav1.ConditionStatus
+		denied bool // the labels of the new Pod cannot be changed
+		want   []string
+	}{
+		"ready":             {phase: v1alpha1.MigrationSucceeded, ready: metav1.ConditionTrue, want: []string{"label next web", "label pod ", "delete pod"}},
+		"not ready":         {phase: v1alpha1.MigrationSucceeded, ready: metav1.ConditionFalse, want: []string{"label pod ", "delete pod"}},
+		"without migration": {phase: v1alpha1.MigrationFailed, ready: metav1.ConditionTrue, want: []string{"label pod ", "delete pod"}},
+		"not labeled":       {phase: v1alpha1.MigrationSucceeded, ready: metav1.ConditionTrue, denied: true, want: []string{"label next web", "delete pod"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm, pod, all := newRunning(t)
+			vm.Labels = map[string]string{labelApp: "web"}
+			pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 80}}
+			next := pod.DeepCopy()
+			next.Name, next.UID = "next", "uid-of-next"
+			pod.Labels[labelApp] = "web"
+			vm.Status.ActivePodName, vm.Status.ActivePodUID = next.Name, next.UID
+			vm.Status.Migration = &v1alpha1.VirtualMachineMigration{Phase: test.phase, SourcePodName: pod.Name, TargetPodName: next.Name}
+			vm.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionGuestReady, Status: test.ready}}
+			w := newFakeEnv(t, newAuthority(t), append(all, next)...)
+			w.sign(t, pod)
+			w.sign(t, next)
+			var got []string
+			w.cluster.client = interceptor.NewClient(w.live, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if _, is := object.(*corev1.Pod); is {
+						got = append(got, "label "+object.GetName()+" "+object.GetLabels()[labelApp])
+						if test.denied {
+							return errors.New("denied")
+						}
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+				Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+					got = append(got, "delete "+object.GetName())
+					return c.Delete(ctx, object, options...)
+				},
+			})
+			_, err := w.Reconcile(t.Context(), ctrl.Request{NamespacedName: fakeKey})
+			if (err != nil) != test.denied || !slices.Equal(got, test.want) {
+				t.Errorf("%q, %v; want %q", got, err, test.want)
+			}
+		})
 	}
 }
 

@@ -211,13 +211,11 @@ func (p *place) exchange(from, with *peer) {
 }
 
 // migratesUnderRequests migrates a VM to the host of another one, while clients on both hosts send requests to it, and
-// the other guest keeps a connection to it. The switchover interrupts the clients: their connections break, and the
-// Service has no endpoint until the next check of the guest. The other guest is not interrupted.
+// the other guest keeps a connection to it. None of them is interrupted.
 func (p *place) migratesUnderRequests(v, other *peer) {
 	p.Helper()
 	p.call(other, "/hold?with="+v.Status.Addresses[0])
 	held, clients := p.exchangesMore(other, 0), p.sendRequests(v)
-	clients.interruptible()
 	p.migrate(v, other.Status.NodeName)
 	clients.end()
 	p.exchangesMore(other, held)
@@ -260,15 +258,16 @@ func (p *place) notRebooted(g gomega.Gomega, v *peer) {
 }
 
 // drains drains the second host, as an administrator does. Its VMs move to the first one, and connections between them
-// continue.
+// continue. Clients on both hosts are not interrupted.
 func (p *place) drains(peers ...*peer) {
 	p.Helper()
 	from := p.nodes[1].Name
-	held := p.exchangesMore(peers[1], 0)
+	held, clients := p.exchangesMore(peers[1], 0), p.sendRequests(peers[0])
 	p.kubectl("", "drain", from, "--delete-emptydir-data")
 	for _, v := range peers {
 		p.moved(v, from, p.node.Name)
 	}
+	clients.end()
 	p.exchangesMore(peers[1], held)
 	p.kubectl("", "uncordon", from)
 }
