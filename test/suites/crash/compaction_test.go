@@ -47,7 +47,9 @@ func (c *compaction) during(act func(context.Context, *run) error) func(context.
 		before, release := c.expired.Load(), make(chan struct{})
 		var waiting atomic.Int64
 		r.servers.control.fault.Store(&serverfault.Fault{Name: "holds watches", Every: 1, Concerns: serverfault.Watched, Respond: func(w http.ResponseWriter, r *http.Request, carryOut http.HandlerFunc) {
-			waiting.Add(1)
+			if query := r.URL.Query(); query.Get("resourceVersion") != "" && query.Get("sendInitialEvents") == "" {
+				waiting.Add(1) // the watch resumes, and does not list all objects again
+			}
 			select {
 			case <-release:
 				carryOut(&firstEvent{ResponseWriter: w, see: c.see}, r)
