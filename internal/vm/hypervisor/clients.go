@@ -50,10 +50,10 @@ func (h *hypervisor) openPorts(context.Context) (err error) {
 	return err
 }
 
-// check starts to check whether the guest is ready for clients.
-func (c *clients) check(report func(problem error)) {
+// check starts to check whether the guest is ready for clients. ready reports whether it counts as ready until then.
+func (c *clients) check(ready bool, report func(problem error)) {
 	if c.ports != nil {
-		c.stopChecks = c.ports.Check(report)
+		c.stopChecks = c.ports.Check(ready, report)
 	}
 }
 

@@ -115,7 +115,7 @@ func (h *hypervisor) runReceived() error {
 		h.guest.paused = authorization.Paused
 	}
 	err := h.guest.resume()
-	h.clients.check(h.reportReadiness) // before, the guest would not be ready
+	h.clients.check(true, h.reportReadiness) // before, the guest would not be ready
 	h.reportMigration(controller.Migration{
 		Phase: vmpb.ReportStateRequest_Migration_PHASE_DONE, TargetPod: h.us.GetPodName(),
 	})

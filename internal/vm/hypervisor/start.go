@@ -105,7 +105,7 @@ func (h *hypervisor) connect(context.Context) error {
 	})
 	h.disks.preparer.Report = h.reporter.Update
 	if h.origin() == booted {
-		h.clients.check(h.reportReadiness)
+		h.clients.check(false, h.reportReadiness)
 	}
 	return nil
 }

@@ -371,7 +371,7 @@ func TestServer_Check(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		var reports []string
-		stop := s.Check(func(problem error) { reports = append(reports, strings.TrimSpace("ready "+errorText(problem))) })
+		stop := s.Check(false, func(problem error) { reports = append(reports, strings.TrimSpace("ready "+errorText(problem))) })
 		expect := func(after time.Duration, want ...string) {
 			t.Helper()
 			time.Sleep(after)
@@ -396,5 +396,23 @@ func TestServer_Check(t *testing.T) {
 		accepts = false
 		stop()
 		expect(time.Minute)
+	})
+}
+
+// TestServer_CheckAfterMigration checks that a guest that was ready is not ready after several failures.
+func TestServer_CheckAfterMigration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		probe, err := ParseProbe("tcp://:80")
+		must(t, err)
+		refuse := func(context.Context, uint16) (dialer.Conn, error) { return nil, errors.New("refused") }
+		s, err := Listen(Config{Probe: probe}, Dial(refuse), nil)
+		must(t, err)
+		defer s.Close()
+		begin, reported := time.Now(), make(chan time.Duration, 1)
+		stop := s.Check(true, func(error) { reported <- time.Since(begin) })
+		defer stop()
+		if after := <-reported; after != 20*time.Second {
+			t.Errorf("not ready after %s, want three failures in 20s", after)
+		}
 	})
 }

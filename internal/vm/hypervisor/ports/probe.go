@@ -59,12 +59,15 @@ const (
 // Check starts to check the guest until the server is closed or stop is called. It calls report with nil when the guest
 // becomes ready, and with the reason when it is not ready. Another reason, which the guest may determine, is reported twice
 // a minute at most. When stop returns, report is not called any more.
-func (s *Server) Check(report func(problem error)) (stop func()) {
+//
+// ready reports whether the guest counts as ready before the first check. Then it is not ready only after as many failures as
+// later, because a guest that has just migrated may be slow.
+func (s *Server) Check(ready bool, report func(problem error)) (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	stopped := make(chan struct{})
 	s.running.Go(func() {
 		defer close(stopped)
-		s.check(ctx, report)
+		s.check(ctx, ready, report)
 	})
 	return func() {
 		cancel()
@@ -72,8 +75,11 @@ func (s *Server) Check(report func(problem error)) (stop func()) {
 	}
 }
 
-func (s *Server) check(ctx context.Context, report func(problem error)) {
+func (s *Server) check(ctx context.Context, ready bool, report func(problem error)) {
 	failed := failures - 1 // the first failure counts
+	if ready {
+		failed = 0
+	}
 	var wait time.Duration
 	var reported time.Time
 	for sleep(ctx, wait) {
@@ -87,6 +93,7 @@ func (s *Server) check(ctx context.Context, report func(problem error)) {
 			continue
 		}
 		if failed++; failed < failures {
+			wait = period
 			continue
 		}
 		if wait = unreadyPeriod; time.Since(reported) >= reasonPeriod {
