@@ -31,7 +31,7 @@ func TestGuest_Ports(t *testing.T) {
 	must(t, err)
 	t.Cleanup(server.Close)
 	results := make(chan error, 100)
-	server.Check(func(problem error) { results <- problem })
+	server.Check(false, func(problem error) { results <- problem })
 	for problem := <-results; problem != nil; problem = <-results {
 		t.Logf("not ready: %v", problem)
 	}
